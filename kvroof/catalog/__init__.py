@@ -1,0 +1,1 @@
+"""Edges: config files and hardware profiles become spec records here, and are checked here."""

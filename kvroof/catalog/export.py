@@ -1,0 +1,83 @@
+"""Write `models/NAME.json` from a config: only the keys that decide cost, with source and checked count.
+
+python -m kvroof.catalog.export CONFIG.json --hub-id ORG/NAME --source TEXT --params N --checked TEXT
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from kvroof.catalog.config import read_json
+from kvroof.catalog.huggingface import read_architecture
+from kvroof.catalog.models import catalog_name
+from kvroof.catalog.names import data_folder
+from kvroof.ground.errors import BadInput
+from kvroof.spec.params import params_total
+
+
+def export_model(
+    config: Path, *, hub_id: str, source: str, params: int, checked: str, ignore: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the catalog entry of a config whose count was checked elsewhere.
+
+    Args:
+        config: Path to a `config.json`.
+        hub_id: The model's id on the hub.
+        source: Where the config was found.
+        params: The published or independently counted number of parameters.
+        checked: Where `params` comes from.
+        ignore: Keys to treat as absent.
+
+    Raises:
+        BadInput: The count does not agree; an entry that is not checked is not written.
+    """
+    name = catalog_name(hub_id)
+    imported = read_architecture(read_json(config), str(config), name, ignore)
+    counted = params_total(imported.architecture)
+    if counted != params:
+        raise BadInput(f"counts {counted:,} parameters, {checked} says {params:,}", where=str(config))
+    return {
+        "name": name,
+        "hub_id": hub_id,
+        "source": source,
+        "params_total": params,
+        "checked_against": checked,
+        "config": imported.config,
+    }
+
+
+def write_entry(entry: dict[str, Any], folder: Path | None = None) -> Path:
+    """Return the path of the entry written as `NAME.json`, replaced in one step."""
+    path = (folder or data_folder("models")) / f"{entry['name']}.json"
+    draft = path.with_suffix(".json.part")
+    draft.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+    return path
+
+
+def run() -> None:
+    """Write one entry, as asked on the command line."""
+    parser = argparse.ArgumentParser(description="Write a catalog entry from a config.json.")
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--hub-id", required=True)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--params", type=int, required=True)
+    parser.add_argument("--checked", required=True)
+    parser.add_argument("--ignore-key", action="append", default=[])
+    asked = parser.parse_args()
+    entry = export_model(
+        asked.config,
+        hub_id=asked.hub_id,
+        source=asked.source,
+        params=asked.params,
+        checked=asked.checked,
+        ignore=tuple(asked.ignore_key),
+    )
+    write_entry(entry)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,112 @@
+"""What a family of decoders is, as data, and the one function that builds an architecture from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvroof.catalog.config import Config
+from kvroof.catalog.families.blocks import Flag, flag, mlp
+from kvroof.spec.architecture import Layer, LayerGroup, stack
+from kvroof.spec.attention import Attention
+from kvroof.spec.ffn import FFN
+from kvroof.spec.weights import Weight, vector
+
+MAX_LAYERS = 10_000
+
+MixersOf: TypeAlias = Callable[[Config, int], tuple[Attention, ...]]
+FFNsOf: TypeAlias = Callable[[Config, int], tuple[FFN, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """The layout that models of one `model_type` share.
+
+    Args:
+        mixers: Reads the attention of a layer.
+        ffns: Reads the feed-forward part of a layer.
+        norms: Norms of the residual width per layer.
+        norm_bias: Whether norms have a bias beside their scale.
+        final_norms: Norms after the last layer.
+        tied: What `tie_word_embeddings` means when the file leaves it out.
+        vocab_size: The class's vocabulary, where real files leave it out.
+        positions: The config key of a learned position table, None where positions are computed.
+        parallel: Whether attention and MLP read the same input and are summed once.
+        head_bias: Whether the LM head has a bias.
+        meaningless: Keys that the family's files carry and its class never reads.
+    """
+
+    mixers: MixersOf
+    ffns: FFNsOf = mlp()
+    norms: int | Callable[[Config, int], int] = 2
+    norm_bias: bool = False
+    final_norms: int = 1
+    tied: bool = False
+    vocab_size: int | None = None
+    positions: str | None = None
+    parallel: Flag = False
+    head_bias: Flag = False
+    meaningless: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """The text part of a model, as read from its config."""
+
+    hidden_size: int
+    vocab_size: int
+    layers: tuple[LayerGroup, ...]
+    order: tuple[int, ...]
+    embedding: tuple[Weight, ...]
+    lm_head: Weight
+    tied: bool
+    final: tuple[Weight, ...]
+
+
+def build(config: Config, family: Family) -> Decoder:
+    """Return the decoder that `config` describes, read the way `family` is laid out.
+
+    Raises:
+        BadInput: A key that decides the size is missing, of another type or out of bounds.
+    """
+    config.read_nothing(family.meaningless)
+    hidden = config.integer("hidden_size")
+    count = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    vocab = (
+        config.integer("vocab_size", family.vocab_size) if family.vocab_size else config.integer("vocab_size")
+    )
+    layers = [_layer(config, family, i, hidden) for i in range(count)]
+    groups, order = stack(layers)
+    embedding = [Weight(name="embed_tokens", shape=(vocab, hidden), split=vocab, role="embedding")]
+    if family.positions:
+        rows = config.integer(family.positions)
+        embedding.append(Weight(name="embed_positions", shape=(rows, hidden), role="embedding"))
+    final = _norms("norm", family.final_norms, family.norm_bias, hidden)
+    if flag(config, family.head_bias):
+        final += (vector("lm_head.bias", vocab, split=vocab),)
+    return Decoder(
+        hidden_size=hidden,
+        vocab_size=vocab,
+        layers=groups,
+        order=order,
+        embedding=tuple(embedding),
+        lm_head=Weight(name="lm_head", shape=(hidden, vocab), split=vocab, role="lm_head"),
+        tied=config.boolean("tie_word_embeddings", family.tied),
+        final=final,
+    )
+
+
+def _layer(config: Config, family: Family, index: int, hidden: int) -> Layer:
+    norms = family.norms if isinstance(family.norms, int) else family.norms(config, index)
+    return Layer(
+        mixers=family.mixers(config, index),
+        ffns=family.ffns(config, index),
+        norms=_norms("layernorm", norms, family.norm_bias, hidden),
+        parallel=flag(config, family.parallel),
+    )
+
+
+def _norms(name: str, count: int, bias: bool, hidden: int) -> tuple[Weight, ...]:
+    scale = (vector(f"{name}.weight", hidden, count=count),) if count else ()
+    return scale + ((vector(f"{name}.bias", hidden, count=count),) if count and bias else ())

@@ -1,0 +1,96 @@
+"""The catalog of models: `models/*.json`, each with the keys that decide cost, a source and a checked count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from kvroof.catalog.config import read_json
+from kvroof.catalog.huggingface import read_architecture
+from kvroof.catalog.names import closest, data_folder
+from kvroof.ground.errors import BadInput, UnknownName
+from kvroof.ground.record import record, static
+from kvroof.spec.architecture import Architecture
+
+_DROPPED = re.compile(r"(?i)(^meta-)|(-hf|-it|-instruct)(?=-|$)")
+
+
+@record
+class CatalogEntry:
+    """One file of `models/`: where its facts come from and what its count was checked against."""
+
+    name: str = static()
+    hub_id: str = static()
+    source: str = static()
+    params_total: int
+    checked_against: str = static()
+    config: dict[str, Any] = static()
+
+
+def model_names() -> list[str]:
+    """Return the catalog's model names, sorted."""
+    return sorted(path.stem for path in data_folder("models").glob("*.json"))
+
+
+def catalog_name(hub_id: str) -> str:
+    """Return a hub id's name in the catalog: its last part, lower case, without `-hf`, `-it`, `Meta-`."""
+    return _DROPPED.sub("", hub_id.rpartition("/")[2]).lower()
+
+
+def read_entry(name: str) -> CatalogEntry:
+    """Return the catalog's entry called `name`, or by the hub id it was read from.
+
+    Raises:
+        UnknownName: Not in the catalog; the closest names are the way out.
+    """
+    folder = data_folder("models")
+    for candidate in (name.lower(), catalog_name(name)):
+        path = folder / f"{candidate}.json"
+        if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", candidate) and path.is_file():
+            data = read_json(path)
+            return CatalogEntry(**{key: data[key] for key in CatalogEntry.__slots__})
+    raise UnknownName(
+        "no such model in the catalog, and no such file",
+        where=name,
+        way_out=closest(catalog_name(name), model_names()) or "see `kvroof list models`",
+    )
+
+
+def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -> Architecture:
+    """Return the architecture of a catalog name, a hub id in the catalog, a `config.json` or its folder.
+
+    Args:
+        name_or_path: `llama-3.1-8b`, `meta-llama/Llama-3.1-8B`, `path/config.json` or `path/`.
+        ignore_keys: Config keys to treat as absent.
+
+    Raises:
+        UnknownName: No such name and no such file.
+        BadInput: A file that cannot be used.
+        Unsupported: An architecture that is not understood.
+    """
+    text = str(name_or_path)
+    path = Path(text)
+    if "\0" in text:
+        raise BadInput("holds a zero byte", where=text)
+    try:
+        is_folder, is_file = path.is_dir(), path.exists()
+    except OSError as error:
+        raise BadInput(error.strerror or "cannot be opened", where=text) from None
+    if is_folder:
+        path = path / "config.json"
+        if not path.is_file():
+            raise BadInput("holds no config.json", where=text, way_out="name the folder of a checkpoint")
+    elif not is_file:
+        if text.endswith((".json", "/")):
+            raise BadInput("no such file", where=text, way_out="see `kvroof list models` for names")
+        entry = read_entry(text)
+        return read_architecture(
+            entry.config, f"models/{entry.name}.json", entry.name, ignore_keys
+        ).architecture
+    data = read_json(path)
+    if "hub_id" in data and isinstance(data.get("config"), dict):
+        data = data["config"]
+    stem = path.parent.name if path.name == "config.json" else path.stem
+    return read_architecture(data, text, stem or "model", ignore_keys).architecture

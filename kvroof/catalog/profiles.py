@@ -1,0 +1,406 @@
+"""Hardware profiles: `hardware/*.toml` or a user's own file, read and checked in one go.
+
+The loader is the checker. Every number is a table of `value` and `source`; a peak also says
+`density = "dense"`, a link rate `direction = "one-way"`. Base units only: bytes, bytes/s, FLOP/s, W.
+`disputed` keeps the claims of other sources; `confused_with` names figures that pass for the value
+(with sparsity, both ways, another part), so that `source` and `note` speak of the value alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from kvroof.catalog.names import closest, data_folder
+from kvroof.ground.errors import BadInput, UnknownName
+from kvroof.ground.units import format_decimal
+from kvroof.spec.hardware import Hardware, Link
+
+MAX_BYTES = 10**6
+MAX_TEXT = 500
+MAX_RATIO = {
+    "fp32": 1.1, "tf32": 1.1, "bf16": 1.1, "fp16": 1.1,
+    "fp8": 2.2, "int8": 2.2, "fp6": 4.4, "fp4": 4.4, "int4": 4.4,
+}  # fmt: skip
+"""The most a dense peak exceeds bf16's (else fp16's) on chips whose rates double with each halving."""
+ODDEST_RATIO = 16.0
+"""The most that a `ratio_reason` can explain."""
+
+_Fault: TypeAlias = tuple[str, str, str]
+_EXAMPLE = "see `kvroof show h100-sxm` for a complete profile"
+_MEASURED = 'say where the number comes from, e.g. source = "my own measurement"'
+_TABLE = 'write it like { value = 3.35e12, source = "my own measurement" }'
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,63}")
+_DENIED = re.compile(r"(?i)\b(?:no|not|non|without|excluding)[\s-]+(?:structured\s+|2:4\s+)?spars\w*")
+_SPARSE = re.compile(r"(?i)spars|\b2:4\b")
+_LEAST_AND_MOST = {
+    **dict.fromkeys(("memory_bytes", "visible_memory_bytes"), (1e8, 1e14, "bytes")),
+    "hbm_bytes_per_s": (1e9, 1e14, "bytes per second"),
+    "peak_flops_per_s": (1e9, 1e18, "FLOP per second"),
+    **dict.fromkeys(("bytes_per_s", "peer_bytes_per_s"), (1e6, 1e13, "bytes per second")),
+    "domain": (1, 1e6, "devices"),
+    "links": (1, 1e3, "links"),
+    "tdp_w": (0.1, 1e5, "watts"),
+    "llc_bytes": (1e4, 1e11, "bytes"),
+    "cores": (1, 1e6, "cores"),
+}
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of the file; a key it does not know is an error."""
+
+
+class Claim(_Strict, frozen=True, kw_only=True):
+    """Another source's figure for a value, kept because nobody has settled it."""
+
+    value: float
+    source: str
+    note: str | None = None
+
+
+class OtherFigure(_Strict, frozen=True, kw_only=True):
+    """A figure that is often mistaken for a value, and what it really is."""
+
+    value: float
+    reason: str
+
+
+class Quantity(_Strict, frozen=True, kw_only=True):
+    """A number and where it comes from; `also` is a second source that agrees."""
+
+    value: float
+    source: str
+    also: str | None = None
+    note: str | None = None
+    disputed: tuple[Claim, ...] = ()
+    confused_with: tuple[OtherFigure, ...] = ()
+
+
+class Count(Quantity, frozen=True, kw_only=True):
+    """A quantity that is whole."""
+
+    value: int
+
+
+class Peak(Quantity, frozen=True, kw_only=True):
+    """A peak with fp32 accumulation; `ratio_reason` says why it is out of proportion to bf16's."""
+
+    density: str = ""
+    ratio_reason: str | None = None
+
+
+class Rate(Quantity, frozen=True, kw_only=True):
+    """A link's rate per device and direction."""
+
+    direction: str = ""
+
+
+class Peaks(_Strict, frozen=True, kw_only=True):
+    """Dense peaks by compute dtype; what is absent the chip lacks, or nobody vouches for."""
+
+    fp32: Peak | None = None
+    tf32: Peak | None = None
+    bf16: Peak | None = None
+    fp16: Peak | None = None
+    fp8: Peak | None = None
+    int8: Peak | None = None
+    fp6: Peak | None = None
+    fp4: Peak | None = None
+    int4: Peak | None = None
+
+    def given(self) -> dict[str, Peak]:
+        """Return the peaks the file holds, by dtype."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name)}
+
+
+class LinkTable(_Strict, frozen=True, kw_only=True):
+    """A connection: all links of one device together; without `peer_bytes_per_s` one peer gets it all."""
+
+    name: str
+    bytes_per_s: Rate
+    domain: Count | None = None
+    links: Count | None = None
+    peer_bytes_per_s: Rate | None = None
+
+
+class Profile(_Strict, frozen=True, kw_only=True):
+    """One accelerator with the source of every number; `hardware_of` strips it to the numbers."""
+
+    name: str
+    vendor: str
+    aliases: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    open_questions: tuple[str, ...] = ()
+    unified_memory: bool = False
+    memory_bytes: Count
+    visible_memory_bytes: Count | None = None
+    hbm_bytes_per_s: Quantity
+    peak_flops_per_s: Peaks
+    scale_up: LinkTable | None = None
+    scale_out: LinkTable | None = None
+    host: LinkTable | None = None
+    tdp_w: Quantity | None = None
+    llc_bytes: Count | None = None
+    cores: Count | None = None
+
+    def quantities(self) -> Iterator[tuple[str, Quantity]]:
+        """Yield every number of the profile with its dotted key, in the order of the file."""
+        for key in self.__struct_fields__:
+            held = getattr(self, key)
+            if isinstance(held, Quantity):
+                yield key, held
+            elif isinstance(held, (Peaks, LinkTable)):
+                inner = {name: getattr(held, name) for name in held.__struct_fields__}
+                yield from ((f"{key}.{name}", q) for name, q in inner.items() if isinstance(q, Quantity))
+
+    def links(self) -> list[tuple[str, LinkTable]]:
+        """Return the connections the file holds, with their keys."""
+        tables = (("scale_up", self.scale_up), ("scale_out", self.scale_out), ("host", self.host))
+        return [(key, table) for key, table in tables if table is not None]
+
+    def disagreements(self) -> tuple[str, ...]:
+        """Return a line for every claim that contradicts a value, then the open questions."""
+        disputed = [(key, held, claim) for key, held in self.quantities() for claim in held.disputed]
+        return (*(_disagreement(*one) for one in disputed), *self.open_questions)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the profile as plain dicts, lists, strings and numbers, absent keys left out."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def hardware_names() -> list[str]:
+    """Return the catalog's machine names, sorted."""
+    return sorted(path.stem for path in data_folder("hardware").glob("*.toml"))
+
+
+def load_hardware(name_or_path: str) -> Hardware:
+    """Return the machine with that catalog name or alias, or in that `.toml` file; see `load_profile`."""
+    return hardware_of(load_profile(name_or_path))
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """Return the checked profile with that catalog name or alias, or in that `.toml` file.
+
+    Raises:
+        UnknownName: Neither in the catalog nor a file; the closest names are the way out.
+        BadInput: The file cannot be read, or a value in it cannot be used.
+    """
+    path = _find(name_or_path)
+    return check_profile(_read_toml(path), str(path))
+
+
+def check_profile(data: dict[str, Any], where: str) -> Profile:
+    """Return the profile in parsed TOML, every value of it checked; errors call it `where`.
+
+    Raises:
+        BadInput: An unknown, missing, mistyped, undeclared, unsourced or implausible value.
+    """
+    try:
+        profile = msgspec.convert(data, Profile)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+        raise _schema_error(str(error), where) from None
+    for key, reason, way_out in _faults(profile):
+        raise BadInput(reason, where=where, key=key, way_out=way_out)
+    return profile
+
+
+def hardware_of(profile: Profile) -> Hardware:
+    """Return the numbers of a profile as the record that cost and time are computed from."""
+    visible, llc, cores, tdp = profile.visible_memory_bytes, profile.llc_bytes, profile.cores, profile.tdp_w
+    return Hardware(
+        name=profile.name,
+        vendor=profile.vendor,
+        memory_bytes=profile.memory_bytes.value,
+        visible_memory_bytes=visible.value if visible else None,
+        hbm_bytes_per_s=profile.hbm_bytes_per_s.value,
+        peak_flops_per_s={dtype: peak.value for dtype, peak in profile.peak_flops_per_s.given().items()},
+        scale_up=_link(profile.scale_up),
+        scale_out=_link(profile.scale_out),
+        host=_link(profile.host),
+        tdp_w=tdp.value if tdp else None,
+        llc_bytes=llc.value if llc else None,
+        cores=cores.value if cores else None,
+        unified_memory=profile.unified_memory,
+        disagreements=profile.disagreements(),
+    )
+
+
+def _link(table: LinkTable | None) -> Link | None:
+    domain = table.domain.value if table and table.domain else None
+    return Link(name=table.name, bytes_per_s=table.bytes_per_s.value, domain=domain) if table else None
+
+
+def _disagreement(key: str, held: Quantity, claim: Claim) -> str:
+    note = f" ({claim.note})" if claim.note else ""
+    return f"{key}: {shown(key, held.value)} here, {shown(key, claim.value)} in {claim.source}{note}"
+
+
+def shown(key: str, value: float) -> str:
+    """Return a value in the unit its key ends in."""
+    ends = {"bytes_per_s": "B/s", "bytes": "B", "tdp_w": "W"}
+    unit = next((unit for end, unit in ends.items() if key.endswith(end)), "")
+    return format_decimal(value, "FLOP/s" if key.startswith("peak_flops_per_s") else unit)
+
+
+def _find(name_or_path: str) -> Path:
+    """Return the file of a catalog name, of an alias, or at a path."""
+    wanted = " ".join(name_or_path.lower().split())
+    files = {name: data_folder("hardware") / f"{name}.toml" for name in hardware_names()}
+    if wanted in files:
+        return files[wanted]
+    if not wanted.endswith(".toml"):
+        aliases = {alias.lower(): path for path in files.values() for alias in _aliases(path)}
+        if wanted in aliases:
+            return aliases[wanted]
+        if not re.search(r"[/\\]", name_or_path) and not os.path.exists(name_or_path):
+            hint = closest(wanted, files) or closest(wanted, aliases)
+            reason, way_out = (
+                "no such machine, and no such file",
+                f"{hint} see `kvroof list hardware`".strip(),
+            )
+            raise UnknownName(reason, where=name_or_path, way_out=way_out)
+    return Path(name_or_path)
+
+
+def _aliases(path: Path) -> tuple[str, ...]:
+    """Return the aliases of a catalog file; only what stands before its first table is parsed."""
+    import tomllib
+
+    head = path.read_text(encoding="utf-8").partition("\n[")[0]
+    return tuple(tomllib.loads(head).get("aliases", ()))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file of reasonable size."""
+    import tomllib
+
+    where = str(path)
+    try:
+        if not path.is_file():
+            reason = "is not a regular file" if path.exists() else "no such file"
+            way_out = "give a .toml file, or a name of `kvroof list hardware`"
+            raise BadInput(reason, where=where, way_out=way_out)
+        if path.stat().st_size > MAX_BYTES:
+            reason = f"is larger than a profile may be ({format_decimal(MAX_BYTES, 'B')})"
+            raise BadInput(reason, where=where, way_out=_EXAMPLE)
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise BadInput(
+            f"cannot be read ({error.strerror})", where=where, way_out="give another path"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else f"not readable as TOML ({error})"
+        raise BadInput(reason, where=where, way_out=_EXAMPLE) from None
+
+
+def _schema_error(message: str, where: str) -> BadInput:
+    """Return msgspec's complaint as ours, with the key taken out of its path and a way out."""
+    match = re.fullmatch(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?", message)
+    reason, key = (match[1], match[2]) if match else (message, None)
+    field = re.search(r"(missing required|contains unknown) field `(.*)`", reason)
+    if field is None:
+        ways_out = {"Expected `object": _TABLE, "Expected `int": "write a whole number, e.g. 80_000_000_000"}
+        way_out = next((way for start, way in ways_out.items() if start in reason), _EXAMPLE)
+        return BadInput(reason.replace("object", "table"), where=where, key=key, way_out=way_out)
+    key = f"{key}.{field[2]}" if key else field[2]
+    if field[1] == "contains unknown":
+        tables = (Profile, Peaks, LinkTable, Peak, Rate, OtherFigure)
+        known = {name for table in tables for name in table.__struct_fields__}
+        way_out = closest(field[2], sorted(known)) or "leave it out, or check its spelling"
+        return BadInput("unknown key", where=where, key=key, way_out=way_out)
+    way_out = _MEASURED if field[2] == "source" else f"add {field[2]}; {_EXAMPLE}"
+    return BadInput("missing", where=where, key=key, way_out=way_out)
+
+
+def _faults(profile: Profile) -> Iterator[_Fault]:
+    """Yield what is wrong with a well-formed profile: the key, the reason and the way out."""
+    yield from _name_faults(profile)
+    for key, held in profile.quantities():
+        yield from _value_faults(key, held)
+        yield from _text_faults(key, held)
+        if isinstance(held, Peak):
+            yield from _density_faults(key, held)
+        if isinstance(held, Rate) and held.direction != "one-way":
+            way_out = 'halve a both-way total, then write direction = "one-way"'
+            yield f"{key}.direction", "is not declared one-way", way_out
+    yield from _proportion_faults(profile)
+
+
+def _name_faults(profile: Profile) -> Iterator[_Fault]:
+    named = [("name", profile.name), ("vendor", profile.vendor)]
+    named += [("aliases", alias) for alias in profile.aliases]
+    named += [(f"{key}.name", table.name) for key, table in profile.links()]
+    for key, text in named:
+        if not _NAME.fullmatch(text):
+            yield key, f"{text!r} is not a name", "use letters, digits, space and . _ + - ( ) /"
+    for text in (*profile.notes, *profile.open_questions):
+        yield from _line_faults("notes or open_questions", text)
+
+
+def _text_faults(key: str, held: Quantity) -> Iterator[_Fault]:
+    """Yield blank sources and notes, also those of claims and of other figures."""
+    lines = [(field, getattr(held, field, None)) for field in ("source", "also", "note", "ratio_reason")]
+    lines += [("disputed.source", claim.source) for claim in held.disputed]
+    lines += [("disputed.note", claim.note) for claim in held.disputed]
+    lines += [("confused_with.reason", other.reason) for other in held.confused_with]
+    for field, text in lines:
+        yield from _line_faults(f"{key}.{field}", text)
+
+
+def _line_faults(key: str, text: str | None) -> Iterator[_Fault]:
+    if text is not None and not (text.strip() and text.isprintable() and len(text) <= MAX_TEXT):
+        way_out = _MEASURED if key.endswith("source") else "write one short line, or leave it out"
+        yield key, f"is empty, unprintable or longer than {MAX_TEXT} characters", way_out
+
+
+def _value_faults(key: str, held: Quantity) -> Iterator[_Fault]:
+    """Yield what is not a positive number of plausible size; a slip of 1000 usually is not."""
+    head, _, tail = key.partition(".")
+    least, most, unit = _LEAST_AND_MOST[tail if tail in _LEAST_AND_MOST else head]
+    given = [("value", held.value), *(("disputed.value", claim.value) for claim in held.disputed)]
+    given += [("confused_with.value", other.value) for other in held.confused_with]
+    for field, value in given:
+        if not 0 < value < float("inf"):
+            yield f"{key}.{field}", f"{max(value, -1e300):g} is not a positive number", f"give {unit}"
+        elif not least <= value <= most:
+            reason = f"{min(value, 1e300):g} is outside {least:g} to {most:g} {unit}"
+            yield f"{key}.{field}", reason, f"give plain {unit}, without K, M, G or T"
+    if any(other.value == held.value for other in held.confused_with):
+        yield f"{key}.value", "equals a figure that confused_with says it is not", "correct one of the two"
+
+
+def _density_faults(key: str, peak: Peak) -> Iterator[_Fault]:
+    if peak.density != "dense":
+        way_out = 'give the dense figure (often half the headline), then write density = "dense"'
+        yield f"{key}.density", "is not declared dense", way_out
+    for field in ("source", "also", "note"):
+        if _SPARSE.search(_DENIED.sub("", getattr(peak, field) or "")):
+            way_out = "give the dense figure; other figures belong in confused_with"
+            yield f"{key}.{field}", "speaks of sparsity beside a dense peak", way_out
+
+
+def _proportion_faults(profile: Profile) -> Iterator[_Fault]:
+    """Yield numbers that are each possible and together are not."""
+    peaks = profile.peak_flops_per_s.given()
+    base = next((dtype for dtype in ("bf16", "fp16", "fp32") if dtype in peaks), None)
+    if base is None:
+        yield "peak_flops_per_s", "has no bf16, fp16 or fp32 peak", "add [peak_flops_per_s.bf16]"
+        return
+    for dtype, peak in peaks.items():
+        ratio = peak.value / peaks[base].value
+        if ratio > (ODDEST_RATIO if base == "fp32" or peak.ratio_reason else MAX_RATIO[dtype]):
+            way_out = "halve a figure with sparsity; a true dense one says why in ratio_reason"
+            yield f"peak_flops_per_s.{dtype}", f"{ratio:.3g} times {base} is implausible as dense", way_out
+    memory, visible = profile.memory_bytes.value, profile.visible_memory_bytes
+    if visible and not 0.5 <= visible.value / memory <= 1.1:
+        reason = f"is far from memory_bytes, {memory}"
+        yield "visible_memory_bytes.value", reason, "give bytes; 1 MiB is 2**20"
+    for key, table in profile.links():
+        if table.peer_bytes_per_s and table.peer_bytes_per_s.value > table.bytes_per_s.value:
+            yield f"{key}.peer_bytes_per_s.value", "exceeds bytes_per_s", "give the rate to one peer, one way"

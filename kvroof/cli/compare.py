@@ -1,0 +1,55 @@
+"""`kvroof compare`: models side by side."""
+
+from __future__ import annotations
+
+import click
+
+from kvroof.catalog.models import load_model
+from kvroof.catalog.profiles import load_hardware
+from kvroof.cli import options
+from kvroof.cli.output import emit
+from kvroof.serving.comparison import compare
+
+
+@click.command("compare")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
+@click.option("--hw", help="Machine on which one decode step is timed.")
+@click.option("--tokens", default=8192, show_default=True, help="Cached tokens of each sequence.")
+@click.option("--seqs", default=1, show_default=True, help="Sequences.")
+@options.utilization
+@options.kv_dtype
+@options.weights_dtype
+@options.parallel
+@options.calibration
+@options.ignore_key
+@options.json_output
+def command(
+    models: tuple[str, ...],
+    hw: str | None,
+    tokens: int,
+    seqs: int,
+    utilization: float,
+    kv_dtype: str,
+    weights_dtype: str,
+    tp: int,
+    ignore_keys: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Footprint and decode-bound latency of several models.
+
+    \b
+    kvroof compare llama-3.1-8b gemma-3-27b deepseek-v2-lite --hw h100-sxm
+    """
+    rows = compare(
+        [load_model(name, ignore_keys=ignore_keys) for name in models],
+        load_hardware(hw) if hw else None,
+        tokens=tokens,
+        seqs=seqs,
+        kv_dtype=kv_dtype,
+        weights_dtype=weights_dtype,
+        tp=tp,
+        utilization=utilization,
+    )
+    from kvroof.view.speed import compare_view
+
+    emit(rows, as_json, lambda: compare_view(rows, hw, tokens, seqs))

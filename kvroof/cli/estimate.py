@@ -1,0 +1,88 @@
+"""`kvroof estimate`: times, rates and what bounds them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from kvroof.catalog.models import load_model
+from kvroof.cli import options
+from kvroof.cli.output import emit
+from kvroof.roofline.plan import Plan
+from kvroof.serving.latency import estimate
+
+
+@click.command("estimate")
+@click.argument("model")
+@click.argument("hw")
+@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
+@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
+@click.option("--batch", default=8, show_default=True, help="Requests at once.")
+@click.option("--chunk", type=int, help="Prompt tokens per prefill step; the whole prompt if left out.")
+@click.option("--cached-prefix", default=0, show_default=True, help="Prompt tokens already in the cache.")
+@click.option("--compute-dtype", help="Arithmetic forced on every matrix, e.g. fp8.")
+@click.option("--materialised", is_flag=True, help="Attention writes its scores to HBM (no FlashAttention).")
+@options.utilization
+@options.reserve
+@options.allocator
+@options.block_size
+@options.kv_dtype
+@options.weights_dtype
+@options.parallel
+@options.calibration
+@options.ignore_key
+@options.explain
+@options.json_output
+def command(
+    model: str,
+    hw: str,
+    isl: int,
+    osl: int,
+    batch: int,
+    chunk: int | None,
+    cached_prefix: int,
+    compute_dtype: str | None,
+    materialised: bool,
+    utilization: float,
+    reserve: int,
+    allocator: str,
+    block_size: int,
+    kv_dtype: str,
+    weights_dtype: str,
+    tp: int,
+    ignore_keys: tuple[str, ...],
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """TTFT, TPOT and throughput of a batch, whether it fits, and what bounds it, by operation.
+
+    \b
+    kvroof estimate llama-3.1-8b h100-sxm
+    kvroof estimate deepseek-v3 h200-sxm --tp 8 --isl 4000 --osl 1000 --batch 64 --explain
+    """
+    plan = Plan.of(
+        load_model(model, ignore_keys=ignore_keys),
+        hw,
+        tp=tp,
+        kv_dtype=kv_dtype,
+        weights_dtype=weights_dtype,
+        compute_dtype=compute_dtype,
+        block_size=block_size,
+        allocator=allocator,
+        io_aware=not materialised,
+    )
+    answer = estimate(
+        plan,
+        isl=isl,
+        osl=osl,
+        batch=batch,
+        chunk=chunk,
+        cached_prefix=cached_prefix,
+        utilization=utilization,
+        reserve_bytes=reserve,
+    )
+    from kvroof.view.speed import estimate_view
+
+    emit(answer, as_json, lambda: estimate_view(answer, plan.hardware, explain))
+    sys.exit(0 if answer.fits else 1)

@@ -1,0 +1,72 @@
+"""The `kvroof` command: finds the verb, imports only that, and turns errors into one line and exit 2."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from kvroof import __version__
+from kvroof.ground.errors import KvroofError
+
+VERBS = {
+    "list": "kvroof.cli.listing",
+    "show": "kvroof.cli.show",
+    "kv": "kvroof.cli.kv",
+    "fit": "kvroof.cli.fit",
+    "estimate": "kvroof.cli.estimate",
+    "compare": "kvroof.cli.compare",
+    "doctor": "kvroof.cli.doctor",
+}
+
+
+class Verbs(click.Group):
+    """A group that imports a verb's module when the verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of the README."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the verb's command, None when there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(VERBS[cmd_name]).command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kvroof")
+def main() -> None:
+    """Memory, speed and what bounds them, before anyone rents a GPU.
+
+    \b
+    kvroof kv llama-3.1-8b deepseek-v3        what the KV cache takes
+    kvroof fit llama-3.1-8b h100-sxm          what fits, and what would make it fit
+    kvroof estimate llama-3.1-8b h100-sxm     TTFT, TPOT, throughput, and what bounds them
+    """
+
+
+def run() -> None:
+    """Run the command line. Exit 0: answered; 1: the answer is no; 2: one line says what to mend."""
+    try:
+        main(standalone_mode=False)
+    except KvroofError as error:
+        _leave(error.one_line())
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _leave(" ".join(error.format_message().split()))
+    except click.Abort:
+        _leave("interrupted")
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _leave(line: str) -> None:
+    click.echo(f"kvroof: {line}"[:590], err=True)
+    sys.exit(2)

@@ -1,0 +1,115 @@
+"""Options that verbs share, and the types they are parsed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kvroof.ground.errors import BadInput, Unsupported
+from kvroof.ground.units import parse_size
+from kvroof.spec.parallel import refuse_unmodelled
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Size(click.ParamType):
+    """A size such as 22GiB, 80GB or 131072."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return whole bytes."""
+        return value if isinstance(value, int) else parse_size(value, param and param.opts[0])
+
+
+class Lengths(click.ParamType):
+    """Lengths such as 100,2048,33."""
+
+    name = "lengths"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the lengths as whole numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            raise BadInput(
+                f"{value!r} is not a list of whole numbers",
+                where="--lengths",
+                way_out="write it like 100,2048,33",
+            ) from None
+
+
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+def _one_rank(ctx: click.Context, param: click.Parameter, value: int) -> int:
+    refuse_unmodelled({str(param.name): value})
+    return value
+
+
+def _known_calibration(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if value not in ("auto", "none"):
+        raise Unsupported(
+            f"no calibration called {value!r} is known", where="--calibration", way_out="use none for bounds"
+        )
+    return value
+
+
+json_output = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+explain = click.option("--explain", is_flag=True, help="Show how each number came about.")
+ignore_key = click.option(
+    "--ignore-key",
+    "ignore_keys",
+    multiple=True,
+    metavar="KEY",
+    help="Treat a config key as absent; repeatable.",
+)
+kv_dtype = click.option(
+    "--kv-dtype", default="auto", show_default=True, help="auto, a dtype, or a pair K/V such as q8_0/iq4_nl."
+)
+weights_dtype = click.option(
+    "--weights-dtype",
+    default="auto",
+    show_default=True,
+    help="Storage of the layers' matrices: auto or a dtype.",
+)
+block_size = click.option("--block-size", default=16, show_default=True, help="Tokens in a KV block.")
+allocator = click.option(
+    "--allocator", default="paged", show_default=True, help="payload, paged, padded or reserved."
+)
+max_model_len = click.option(
+    "--max-model-len", type=int, help="Tokens that `reserved` sets aside per sequence."
+)
+utilization = click.option(
+    "--utilization", type=float, default=0.9, show_default=True, help="Share of the memory that may be used."
+)
+reserve = click.option(
+    "--reserve", type=Size(), default=0, help="Memory for activations, graphs and the runtime, e.g. 3GiB."
+)
+calibration = click.option(
+    "--calibration",
+    default="auto",
+    show_default=True,
+    callback=_known_calibration,
+    expose_value=False,
+    help="auto or none; none gives bounds.",
+)
+parallel = _together(
+    click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks."),
+    *(
+        click.option(f"--{axis}", default=1, callback=_one_rank, expose_value=False, hidden=True)
+        for axis in ("pp", "dp", "ep", "dcp")
+    ),
+)

@@ -1,0 +1,43 @@
+"""Where a verb's record goes: JSON for programs, a table for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+PIPED_WIDTH = 120
+"""Columns of a table that goes to a file or a pipe, where nobody said how many there are."""
+
+
+def emit(answer: Any, as_json: bool, show: Callable[[], Iterable[RenderableType]]) -> None:
+    """Print `answer` as JSON, or what `show` makes of it."""
+    if as_json:
+        click.echo(json.dumps(plain(answer), indent=1))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, PIPED_WIDTH)
+    for part in show():
+        console.print(part)
+
+
+def plain(value: Any) -> Any:
+    """Return records as mappings, with `from_` under its own name."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {f.name.rstrip("_"): plain(getattr(value, f.name)) for f in fields}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""Nouns become operations with FLOPs and bytes. No clock and no chip."""

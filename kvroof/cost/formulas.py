@@ -1,0 +1,43 @@
+"""The arithmetic of operations, each formula once: pairs, reads, products, distinct experts."""
+
+from __future__ import annotations
+
+from kvroof.ground.numeric import minimum
+from kvroof.spec.attention import Reach
+from kvroof.spec.workload import Step
+
+
+def step_pairs(step: Step, reach: Reach) -> int:
+    """Return the query-key pairs of a step, `pairs(kv) - pairs(kv - q)` summed over sequences.
+
+    It telescopes: the chunks of a prefill add up exactly to the whole.
+    """
+    return sum(g.count * (reach.pairs(g.kv_len) - reach.pairs(g.kv_len - g.query_len)) for g in step.groups)
+
+
+def step_read(step: Step, reach: Reach) -> int:
+    """Return the cached tokens read by a step's attention, each once per sequence (IO-aware)."""
+    return sum(g.count * reach.read(g.query_len, g.kv_len) for g in step.groups)
+
+
+def score_elements(step: Step, reach: Reach) -> int:
+    """Return the elements of the score matrices that attention without IO-awareness writes out."""
+    return sum(g.count * g.query_len * reach.read(g.query_len, g.kv_len) for g in step.groups)
+
+
+def attention_flops(pairs: float, num_heads: float, qk_dim: float, v_dim: float) -> float:
+    """Return `2 heads (qk_dim + v_dim) pairs`: scores and their product with the values."""
+    return 2 * num_heads * (qk_dim + v_dim) * pairs
+
+
+def matmul_flops(tokens: float, elements: float) -> float:
+    """Return `2 tokens elements` of a matrix applied to each token."""
+    return 2 * tokens * elements
+
+
+def distinct_experts(num_experts: float, per_token: float, tokens: float) -> float:
+    """Return the experts that a batch is expected to touch, `E (1 - (1 - k/E)^T)`.
+
+    Tokens are taken to choose independently and evenly, so that real, correlated batches touch fewer.
+    """
+    return num_experts * (1 - (1 - minimum(per_token / num_experts, 1.0)) ** tokens)

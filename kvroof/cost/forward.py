@@ -1,0 +1,200 @@
+"""One forward pass as operations: prefill, decode and anything between are the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvroof.cost.formulas import (
+    attention_flops,
+    distinct_experts,
+    matmul_flops,
+    score_elements,
+    step_pairs,
+    step_read,
+)
+from kvroof.cost.op import Kind, Op
+from kvroof.ground.dtypes import DTYPES, Dtype
+from kvroof.ground.record import record, static
+from kvroof.spec.architecture import Architecture, Layer
+from kvroof.spec.attention import Attention, Execution, LatentAttention
+from kvroof.spec.ffn import FFN, MoE
+from kvroof.spec.precision import KVFormat
+from kvroof.spec.weights import Weight, WeightFormats
+from kvroof.spec.workload import Step
+
+_FALLBACKS = ("bf16", "fp16", "fp32")
+SCORE_PASSES = 4
+"""Scores written and read, probabilities written and read, when attention is not IO-aware."""
+
+
+@record
+class Run:
+    """How a model is executed: storage, arithmetic, ranks, and the form attention takes.
+
+    `compute` forces one arithmetic for every matrix; None takes each weight's own where the chip has
+    it, else the activation's. Latent attention runs `absorbed` or `expanded`. With `io_aware` false
+    the score matrices go through HBM.
+    """
+
+    formats: WeightFormats
+    kv_format: KVFormat
+    activation: Dtype = DTYPES["bf16"]
+    compute: str | None = static(default=None)
+    tp: int = static(default=1)
+    latent: Execution = static(default="absorbed")
+    io_aware: bool = static(default=True)
+
+    def arithmetic(self, stored: Dtype | None = None) -> tuple[str, ...]:
+        """Return the arithmetic to multiply in, first choice first."""
+        if self.compute is not None:
+            return (self.compute,)
+        own = (stored.compute,) if stored is not None and stored.compute is not None else ()
+        rest = tuple(name for name in (self.activation.name, *_FALLBACKS) if name not in own)
+        return tuple(dict.fromkeys(own + rest))
+
+
+def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
+    """Return the operations that one rank executes for `step`.
+
+    The LM head runs on the sampled positions only; the input embedding is a look-up of rows.
+
+    Args:
+        model: The architecture.
+        step: Sequences by `(query_len, kv_len)`.
+        run: Storage, arithmetic, ranks.
+    """
+    ops: list[Op] = [_lookup(model, step, run)]
+    if run.tp > 1:
+        ops.append(_all_reduce("embedding_all_reduce", 1, model, step, run))
+    for group in model.layers:
+        ops += _layer(model, group.layer, group.count, step, run)
+    ops += _vectors("final_norm", model.final, 1, run)
+    ops.append(_matmul(model.lm_head, 1, step.sampled, run))
+    if run.tp > 1:
+        message = step.sampled * model.vocab_size * run.activation.row_bytes(1)
+        ops.append(
+            Op(
+                name="logits_all_gather",
+                kind="collective",
+                count=1,
+                message_bytes=message,
+                collective="all_gather",
+                ranks=run.tp,
+            )
+        )
+    return tuple(ops)
+
+
+def _layer(model: Architecture, layer: Layer, count: int, step: Step, run: Run) -> Iterator[Op]:
+    yield from _vectors("norms", layer.norms, count, run)
+    for mixer in layer.mixers:
+        yield from _attention(mixer, count, step, run)
+    if run.tp > 1 and not layer.parallel:
+        yield _all_reduce("attention_all_reduce", count, model, step, run)
+    for ffn in layer.ffns:
+        yield from _feed_forward(ffn, count, step.tokens, run)
+    if run.tp > 1:
+        yield _all_reduce("ffn_all_reduce", count, model, step, run)
+
+
+def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[Op]:
+    """Yield the projections, the scores and the output of one attention."""
+    *into, out = mixer.projections
+    for weight in into:
+        yield _matmul(weight, count, step.tokens, run)
+    if isinstance(mixer, LatentAttention):
+        rebuilt = step.tokens if run.latent == "absorbed" else step_read(step, mixer.reach)
+        yield _matmul(mixer.up_projection, count, rebuilt, run)
+    yield _scores(mixer, count, step, run)
+    yield _matmul(out, count, step.tokens, run)
+    small = tuple(w for w in mixer.weights if w.role == "vector")
+    yield from _vectors("attention_vectors", small, count, run)
+
+
+def _scores(mixer: Attention, count: int, step: Step, run: Run) -> Op:
+    """Return the score-and-mix operation over the cache: reads each sequence's tokens, writes the new."""
+    heads = mixer.num_heads / run.tp
+    qk_dim, v_dim = mixer.score_dims(run.latent)
+    read, size = step_read(step, mixer.reach), run.activation.row_bytes(1)
+    activation = step.tokens * heads * (qk_dim + v_dim) * size
+    if isinstance(mixer, LatentAttention) and run.latent == "expanded":
+        activation += read * heads * (qk_dim + v_dim) * size
+    if not run.io_aware:
+        activation += SCORE_PASSES * heads * score_elements(step, mixer.reach) * size
+    written = step.tokens if mixer.stores_kv else 0
+    return Op(
+        name=f"attention.{mixer.kind}",
+        kind="attention",
+        count=count,
+        flops=attention_flops(step_pairs(step, mixer.reach), heads, qk_dim, v_dim),
+        kv_bytes=(read + written) * run.kv_format.token_bytes(mixer, run.tp),
+        activation_bytes=activation,
+        compute=run.arithmetic(),
+    )
+
+
+def _feed_forward(ffn: FFN, count: int, tokens: int, run: Run) -> Iterator[Op]:
+    if isinstance(ffn, MoE):
+        yield from _experts(ffn, count, tokens, run)
+    else:
+        for weight in ffn.projections:
+            yield _matmul(weight, count, tokens, run)
+    small = tuple(w for w in ffn.weights if w.role == "vector")
+    yield from _vectors("ffn_vectors", small, count, run)
+
+
+def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
+    """Yield router, routed and shared experts; of the routed, the expected distinct ones are read."""
+    yield _matmul(moe.router, count, tokens, run)
+    share = distinct_experts(moe.num_experts, moe.num_experts_per_tok, tokens) / moe.num_experts
+    for weight in moe.experts:
+        one = weight.elements_per_rank(run.tp) / weight.count
+        routed = tokens * moe.num_experts_per_tok
+        yield Op(
+            name=weight.name,
+            kind="moe",
+            count=count,
+            flops=matmul_flops(routed, one),
+            weight_bytes=share * run.formats.of(weight).stored_bytes(weight, run.tp),
+            activation_bytes=routed * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
+            compute=run.arithmetic(run.formats.of(weight).dtype),
+        )
+    for weight in moe.shared:
+        yield _matmul(weight, count, tokens, run)
+
+
+def _matmul(weight: Weight, count: int, tokens: float, run: Run, kind: Kind = "gemm") -> Op:
+    """Return a matrix applied to `tokens` rows: the weights read once, the rows in and out."""
+    stored = run.formats.of(weight)
+    return Op(
+        name=weight.name,
+        kind=kind,
+        count=count,
+        flops=matmul_flops(tokens, weight.elements_per_rank(run.tp)),
+        weight_bytes=stored.stored_bytes(weight, run.tp),
+        activation_bytes=tokens * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
+        compute=run.arithmetic(stored.dtype),
+    )
+
+
+def _vectors(name: str, weights: tuple[Weight, ...], count: int, run: Run) -> Iterator[Op]:
+    """Yield the reading of norms, biases and other small parameters; their arithmetic is fused."""
+    if weights:
+        size = sum(run.formats.of(w).stored_bytes(w, run.tp) for w in weights)
+        yield Op(name=name, kind="vector", count=count, weight_bytes=size, launches=0)
+
+
+def _lookup(model: Architecture, step: Step, run: Run) -> Op:
+    size = step.tokens * model.hidden_size * run.activation.row_bytes(1)
+    return Op(name="embed_tokens", kind="lookup", count=1, activation_bytes=2 * size)
+
+
+def _all_reduce(name: str, count: int, model: Architecture, step: Step, run: Run) -> Op:
+    return Op(
+        name=name,
+        kind="collective",
+        count=count,
+        message_bytes=step.tokens * model.hidden_size * run.activation.row_bytes(1),
+        collective="all_reduce",
+        ranks=run.tp,
+    )

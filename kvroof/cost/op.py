@@ -1,0 +1,38 @@
+"""One operation of a forward pass and what it costs, before any machine is named."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from kvroof.ground.record import record, static
+
+Kind: TypeAlias = Literal["gemm", "attention", "moe", "lookup", "vector", "collective"]
+Collective: TypeAlias = Literal["all_reduce", "all_gather"]
+
+
+@record
+class Op:
+    """The cost of one execution on one rank; a step executes it `count` times.
+
+    FLOPs count a multiply-add as two. HBM traffic is kept apart by what is read: weights once per
+    step, cached keys and values per sequence, activations in and out. `compute` lists the arithmetic
+    to run in, first choice first. A collective moves a message of `message_bytes` among the ranks.
+    """
+
+    name: str = static()
+    kind: Kind = static()
+    count: float
+    flops: float = 0
+    weight_bytes: float = 0
+    kv_bytes: float = 0
+    activation_bytes: float = 0
+    message_bytes: float = 0
+    collective: Collective | None = static(default=None)
+    ranks: int = static(default=1)
+    compute: tuple[str, ...] = static(default=("bf16", "fp16", "fp32"))
+    launches: float = 1
+
+    @property
+    def hbm_bytes(self) -> float:
+        """All HBM traffic of one execution."""
+        return self.weight_bytes + self.kv_bytes + self.activation_bytes

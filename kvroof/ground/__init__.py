@@ -1,0 +1,1 @@
+"""Constants, quantities, numbers and errors: what every other floor stands on."""

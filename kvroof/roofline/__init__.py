@@ -1,0 +1,1 @@
+"""Operations on a machine become seconds, and what bounds them."""

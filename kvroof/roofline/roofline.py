@@ -1,0 +1,113 @@
+"""Operations x machine -> seconds. Each is priced first and then added.
+
+Two opposite-bound operations of 1 ms each take 2 ms, where the roofline of their summed cost says 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from kvroof.cost.op import Op
+from kvroof.ground.errors import BadInput, Unsupported
+from kvroof.ground.numeric import maximum
+from kvroof.ground.record import record
+from kvroof.roofline.collectives import link_for, sent_bytes
+from kvroof.roofline.efficiency import IDENTITY, Efficiency
+from kvroof.spec.hardware import Hardware
+
+Bound: TypeAlias = Literal["compute", "hbm", "network", "overhead"]
+
+
+@record
+class Timed:
+    """An operation with its seconds in one step: all `count` executions together.
+
+    `compute_s`, `hbm_s` and `network_s` are what each resource alone would take; they overlap inside
+    an operation, so `seconds` is the largest of them and the launch overhead.
+    """
+
+    op: Op
+    net_bytes: float
+    compute_s: float
+    hbm_s: float
+    network_s: float
+    overhead_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Time of the operation."""
+        return maximum(maximum(self.compute_s, self.hbm_s), self.network_s) + self.overhead_s
+
+
+def arithmetic(op: Op, hardware: Hardware) -> str:
+    """Return the compute dtype that `op` runs in: the first it asks for that the chip has.
+
+    Raises:
+        BadInput: The one dtype asked for explicitly is not there.
+        Unsupported: None of the choices is.
+    """
+    for name in op.compute:
+        if name in hardware.peak_flops_per_s:
+            return name
+    has = ", ".join(hardware.peak_flops_per_s)
+    if len(op.compute) == 1:
+        raise BadInput(
+            f"{hardware.name} has no {op.compute[0]} peak", where="--compute-dtype", way_out=f"it has {has}"
+        )
+    raise Unsupported(
+        f"{hardware.name} has none of {', '.join(op.compute)}", where=op.name, way_out=f"it has {has}"
+    )
+
+
+def price(op: Op, hardware: Hardware, efficiency: Efficiency = IDENTITY) -> Timed:
+    """Return `op` with the seconds each resource of `hardware` takes for it.
+
+    Raises:
+        BadInput: An explicit compute dtype that the chip lacks.
+        Unsupported: No peak or no link is known for the operation.
+    """
+    peak = hardware.peak_flops_per_s[arithmetic(op, hardware)] * efficiency.compute
+    sent = op.count * sent_bytes(op)
+    wire = link_for(hardware, op.ranks).bytes_per_s * efficiency.net if op.collective else 1.0
+    return Timed(
+        op=op,
+        net_bytes=sent,
+        compute_s=op.count * op.flops / peak,
+        hbm_s=op.count * op.hbm_bytes / (hardware.hbm_bytes_per_s * efficiency.hbm),
+        network_s=sent / wire,
+        overhead_s=op.count * op.launches * efficiency.launch_s,
+    )
+
+
+def price_all(ops: Sequence[Op], hardware: Hardware, efficiency: Efficiency = IDENTITY) -> tuple[Timed, ...]:
+    """Return every operation priced."""
+    return tuple(price(op, hardware, efficiency) for op in ops)
+
+
+def serial_s(timed: Sequence[Timed]) -> float:
+    """Return the seconds of the operations one after another."""
+    return sum(t.seconds for t in timed)
+
+
+def overlapped_s(timed: Sequence[Timed], hardware: Hardware) -> float:
+    """Return the least time any schedule could take: every resource busy all the time.
+
+    Activations are left out of the traffic, since fused kernels may keep them on chip; weights and the
+    cache have to cross HBM.
+    """
+    compute = sum(t.compute_s for t in timed)
+    compulsory = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in timed)
+    network = sum(t.network_s for t in timed)
+    return maximum(maximum(compute, compulsory / hardware.hbm_bytes_per_s), network)
+
+
+def bound_of(timed: Sequence[Timed]) -> Bound:
+    """Return the resource that most of the serial time is spent waiting for."""
+    shares: dict[Bound, float] = {"compute": 0.0, "hbm": 0.0, "network": 0.0, "overhead": 0.0}
+    for t in timed:
+        parts: dict[Bound, float] = {"compute": t.compute_s, "hbm": t.hbm_s, "network": t.network_s}
+        busiest = max(parts, key=lambda name: parts[name])
+        shares[busiest] += parts[busiest]
+        shares["overhead"] += t.overhead_s
+    return max(shares, key=lambda name: shares[name])

@@ -1,0 +1,100 @@
+"""Models side by side: footprint, and the decode bound on one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvroof.ground.record import record, static
+from kvroof.memory.kv import kv
+from kvroof.memory.ledger import fit
+from kvroof.roofline.plan import Plan
+from kvroof.roofline.roofline import Bound, bound_of, serial_s
+from kvroof.spec.architecture import Architecture
+from kvroof.spec.hardware import Hardware
+from kvroof.spec.params import params_active, params_total
+from kvroof.spec.precision import parse_kv_format
+from kvroof.spec.workload import decode
+
+
+@record
+class Comparison:
+    """One model's row; times and `max_seqs` are None without a machine."""
+
+    model: str = static()
+    params_total: int
+    params_active: int
+    bytes_per_token: int
+    payload_bytes: int
+    tpot_s: float | None
+    decode_bound: Bound | None = static()
+    max_seqs: int | None
+    fits: bool | None = static()
+
+
+def compare(
+    models: Sequence[Architecture],
+    hardware: Hardware | None = None,
+    *,
+    tokens: int = 8192,
+    seqs: int = 1,
+    kv_dtype: str = "auto",
+    weights_dtype: str = "auto",
+    tp: int = 1,
+    utilization: float = 0.9,
+) -> tuple[Comparison, ...]:
+    """Return a row per model: the cache of `seqs` sequences of `tokens`, and one decode step over it.
+
+    Args:
+        models: Architectures.
+        hardware: The machine; None leaves the times out.
+        tokens: Cached tokens per sequence.
+        seqs: Sequences.
+        kv_dtype: `auto`, a dtype or a pair.
+        weights_dtype: `auto` or a dtype.
+        tp: Tensor-parallel ranks.
+        utilization: Share of the memory that may be used, for `max_seqs`.
+
+    Raises:
+        BadInput: A demand or layout that cannot be.
+    """
+    return tuple(_row(m, hardware, tokens, seqs, kv_dtype, weights_dtype, tp, utilization) for m in models)
+
+
+def _row(
+    model: Architecture,
+    hardware: Hardware | None,
+    tokens: int,
+    seqs: int,
+    kv_dtype: str,
+    weights_dtype: str,
+    tp: int,
+    utilization: float,
+) -> Comparison:
+    report = kv(model, tokens=tokens, seqs=seqs, kv_format=parse_kv_format(kv_dtype, model))
+    tpot, bound, most, fits = None, None, None, None
+    if hardware is not None:
+        plan = Plan.of(model, hardware, tp=tp, kv_dtype=kv_dtype, weights_dtype=weights_dtype)
+        timed = plan.time(decode(seqs, tokens))
+        tpot, bound = serial_s(timed), bound_of(timed)
+        memory = fit(
+            model,
+            hardware.capacity_bytes,
+            tokens=tokens,
+            seqs=seqs,
+            utilization=utilization,
+            formats=plan.formats,
+            kv_format=plan.kv_format,
+            layout=plan.layout,
+        )
+        most, fits = memory.max_seqs, memory.fits
+    return Comparison(
+        model=model.name,
+        params_total=params_total(model),
+        params_active=params_active(model),
+        bytes_per_token=report.bytes_per_token,
+        payload_bytes=report.payload_bytes,
+        tpot_s=tpot,
+        decode_bound=bound,
+        max_seqs=most,
+        fits=fits,
+    )

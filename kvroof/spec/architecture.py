@@ -1,0 +1,84 @@
+"""What a model is: layers of attention and feed-forward kinds, an embedding, a head."""
+
+from __future__ import annotations
+
+from kvroof.ground.record import record, static
+from kvroof.spec.attention import Attention
+from kvroof.spec.ffn import FFN
+from kvroof.spec.weights import Weight, WeightFormats
+
+
+@record
+class Layer:
+    """One block of the residual stream: its mixers, its feed-forward parts, and its norms.
+
+    `parallel` says that attention and MLP read the same input and are summed once (Falcon, GPT-NeoX),
+    which saves one all-reduce.
+    """
+
+    mixers: tuple[Attention, ...]
+    ffns: tuple[FFN, ...]
+    norms: tuple[Weight, ...] = ()
+    parallel: bool = static(default=False)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Every parameter of the layer."""
+        parts = (*self.mixers, *self.ffns)
+        return tuple(w for part in parts for w in part.weights) + self.norms
+
+
+@record
+class LayerGroup:
+    """`count` equal layers, wherever they stand in the stack."""
+
+    layer: Layer
+    count: int
+
+
+@record
+class Tower:
+    """A vision or audio encoder and its projector: they occupy memory, and are reported apart."""
+
+    name: str = static()
+    params: int
+
+
+@record
+class Architecture:
+    """A model as it is served: what is stored and what a token runs through, and nothing else.
+
+    `order` gives the group of each layer from the input up. With `tied`, the head reads the
+    embedding's matrix and stores none of its own. `kv_dtype` is set only where the checkpoint says how
+    its KV cache is stored.
+    """
+
+    name: str = static()
+    model_type: str = static()
+    hidden_size: int
+    vocab_size: int
+    layers: tuple[LayerGroup, ...]
+    order: tuple[int, ...] = static()
+    embedding: tuple[Weight, ...]
+    lm_head: Weight
+    tied: bool = static()
+    final: tuple[Weight, ...] = ()
+    towers: tuple[Tower, ...] = ()
+    formats: WeightFormats
+    dtype: str = static()
+    kv_dtype: str | None = static(default=None)
+    max_position_embeddings: int | None = static(default=None)
+    notes: tuple[str, ...] = static(default=())
+
+    @property
+    def num_layers(self) -> int:
+        """Layers in the stack."""
+        return sum(group.count for group in self.layers)
+
+
+def stack(layers: list[Layer]) -> tuple[tuple[LayerGroup, ...], tuple[int, ...]]:
+    """Return the distinct layers with their counts, and for each layer the index of its group."""
+    index: dict[Layer, int] = {}
+    order = tuple(index.setdefault(layer, len(index)) for layer in layers)
+    groups = tuple(LayerGroup(layer=layer, count=order.count(i)) for layer, i in index.items())
+    return groups, order

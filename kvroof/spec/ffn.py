@@ -1,0 +1,109 @@
+"""Feed-forward kinds: dense and mixture-of-experts."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from kvroof.ground.record import record, static
+from kvroof.spec.weights import Role, Weight, vector
+
+
+def _matrices(
+    hidden: int, inner: int, gated: bool, role: Role, prefix: str = "", count: int = 1
+) -> tuple[Weight, ...]:
+    """Return the two matrices of an MLP; a gated one has its gate and up matrix side by side."""
+    up = Weight(
+        name=f"{prefix}gate_up_proj" if gated else f"{prefix}up_proj",
+        shape=(hidden, inner * (2 if gated else 1)),
+        count=count,
+        split=inner,
+        role=role,
+    )
+    down = Weight(
+        name=f"{prefix}down_proj",
+        shape=(inner, hidden),
+        count=count,
+        split=inner,
+        split_rows=True,
+        role=role,
+    )
+    return up, down
+
+
+@record
+class DenseFFN:
+    """An MLP of two matrices, or three when `gated` (SwiGLU, GeGLU)."""
+
+    hidden_size: int
+    intermediate_size: int
+    gated: bool = static(default=True)
+    bias: bool = static(default=False)
+    extras: tuple[Weight, ...] = ()
+
+    @property
+    def projections(self) -> tuple[Weight, ...]:
+        """The matrices applied to every token."""
+        return _matrices(self.hidden_size, self.intermediate_size, self.gated, "ffn")
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Every parameter of the MLP."""
+        biases = tuple(
+            vector(f"{w.name}.bias", w.shape[1], split=1 if w.split_rows else w.split)
+            for w in self.projections
+            if self.bias
+        )
+        return self.projections + biases + self.extras
+
+
+@record
+class MoE:
+    """A router, `num_experts` MLPs of which each token runs `num_experts_per_tok`, and shared MLPs.
+
+    `shared_intermediate_size` is the width of the experts every token runs, None where there are
+    none. `extras` are biases, gates and other small parameters; `expert_extras` belong to experts.
+    """
+
+    hidden_size: int
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_intermediate_size: int | None = None
+    gated: bool = static(default=True)
+    extras: tuple[Weight, ...] = ()
+
+    @property
+    def router(self) -> Weight:
+        """The matrix that scores the experts."""
+        return Weight(name="router", shape=(self.hidden_size, self.num_experts), role="router")
+
+    @property
+    def experts(self) -> tuple[Weight, ...]:
+        """The routed experts' matrices, all of them."""
+        return _matrices(
+            self.hidden_size, self.moe_intermediate_size, self.gated, "expert", "experts.", self.num_experts
+        )
+
+    @property
+    def shared(self) -> tuple[Weight, ...]:
+        """The matrices every token runs."""
+        if self.shared_intermediate_size is None:
+            return ()
+        return _matrices(
+            self.hidden_size, self.shared_intermediate_size, self.gated, "shared_expert", "shared_expert."
+        )
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """Every parameter of the layer's feed-forward part."""
+        return (self.router, *self.experts, *self.shared, *self.extras)
+
+    @property
+    def active_elements(self) -> int:
+        """Parameters that one token runs through."""
+        idle = sum(w.elements for w in self.experts)
+        used = sum(w.elements // w.count for w in self.experts) * self.num_experts_per_tok
+        return sum(w.elements for w in self.weights) - idle + used
+
+
+FFN: TypeAlias = DenseFFN | MoE

@@ -1,0 +1,60 @@
+"""Sums over a model's weights: the parameter count, the bytes, the active share. One list for all three."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvroof.ground.dtypes import DTYPES
+from kvroof.spec.architecture import Architecture
+from kvroof.spec.ffn import MoE
+from kvroof.spec.weights import Weight, WeightFormats
+
+
+def stored_weights(model: Architecture) -> Iterator[tuple[Weight, int]]:
+    """Yield each weight of the decoder with how many layers hold one like it; a tied head stores none."""
+    for weight in (*model.embedding, *model.final):
+        yield weight, 1
+    if not model.tied:
+        yield model.lm_head, 1
+    for group in model.layers:
+        for weight in group.layer.weights:
+            yield weight, group.count
+
+
+def params_total(model: Architecture) -> int:
+    """Return every parameter that occupies memory: decoder and towers; a tied head counts once."""
+    decoder = sum(weight.elements * layers for weight, layers in stored_weights(model))
+    return decoder + sum(tower.params for tower in model.towers)
+
+
+def params_embedding(model: Architecture) -> int:
+    """Return the parameters of the input embedding, which a token looks up instead of multiplying."""
+    return sum(weight.elements for weight in model.embedding)
+
+
+def params_active(model: Architecture) -> int:
+    """Return the parameters one text token runs through.
+
+    Convention: routed experts by `num_experts_per_tok`, everything else of the decoder whole, the
+    input embedding included; towers are not.
+    """
+    idle = sum(
+        group.count * (sum(w.elements for w in ffn.weights) - ffn.active_elements)
+        for group in model.layers
+        for ffn in group.layer.ffns
+        if isinstance(ffn, MoE)
+    )
+    return params_total(model) - sum(tower.params for tower in model.towers) - idle
+
+
+def weight_bytes(model: Architecture, formats: WeightFormats | None = None, tp: int = 1) -> int:
+    """Return the bytes of all weights on the fullest of `tp` ranks; each rank holds the towers whole.
+
+    Args:
+        model: The model.
+        formats: Storage by role; the checkpoint's own where None.
+        tp: Tensor-parallel ranks.
+    """
+    chosen = model.formats if formats is None else formats
+    decoder = sum(chosen.of(w).stored_bytes(w, tp) * layers for w, layers in stored_weights(model))
+    return decoder + sum(DTYPES[model.dtype].row_bytes(tower.params) for tower in model.towers)

@@ -1,0 +1,110 @@
+"""What a model stores: one `Weight` per tensor, read alike by the count, the bytes and the traffic."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+from kvroof.ground.dtypes import Dtype
+from kvroof.ground.numeric import ceil_div, exact_div, minimum
+from kvroof.ground.record import record, static
+
+Role: TypeAlias = Literal[
+    "attention", "ffn", "expert", "shared_expert", "router", "embedding", "lm_head", "vector"
+]
+
+
+@record
+class Weight:
+    """`count` equal tensors of `shape`; a matrix is `(in_features, out_features)`.
+
+    `split` is the largest number of tensor-parallel ranks that divide the tensor among themselves
+    (KV heads for a key projection, 1 for what every rank holds whole); beyond it ranks hold copies.
+    They take columns each, or rows with `split_rows` (the second matrix of a pair).
+    """
+
+    name: str = static()
+    shape: tuple[int, ...]
+    count: int = 1
+    split: int = 1
+    split_rows: bool = static(default=False)
+    role: Role = static()
+
+    @property
+    def elements(self) -> int:
+        """Parameters of all `count` tensors."""
+        return self.count * math.prod(self.shape)
+
+    def elements_per_rank(self, tp: int) -> int:
+        """Return the parameters that the fullest of `tp` ranks holds; a vocabulary is padded up."""
+        shards = minimum(tp, self.split)
+        if self.role in ("embedding", "lm_head"):
+            return ceil_div(self.elements, shards)
+        return exact_div(self.elements, shards)
+
+    def widths_per_rank(self, tp: int) -> tuple[float, float]:
+        """Return the (input, output) features that one of `tp` ranks multiplies with."""
+        shards = minimum(tp, self.split)
+        rows, columns = self.shape[-2:]
+        return (rows / shards, columns) if self.split_rows else (rows, columns / shards)
+
+
+def vector(name: str, *shape: int, count: int = 1, split: int = 1) -> Weight:
+    """Return a norm, bias or other small parameter that no checkpoint quantises."""
+    return Weight(name=name, shape=shape, count=count, split=split, role="vector")
+
+
+@record
+class Format:
+    """How a weight is stored: its elements' dtype, and scales of `scale_bytes` per block of a matrix."""
+
+    dtype: Dtype
+    scale_block: tuple[int, int] | None = None
+    scale_bytes: int = 0
+
+    def stored_bytes(self, weight: Weight, tp: int = 1) -> int:
+        """Return the bytes of `weight` on the fullest of `tp` ranks, its scales included."""
+        size = self.dtype.row_bytes(weight.elements_per_rank(tp))
+        if self.scale_block is None or len(weight.shape) < 2:
+            return size
+        rows, columns = weight.shape[-2:]
+        blocks = ceil_div(rows, self.scale_block[0]) * ceil_div(columns, self.scale_block[1])
+        matrices = weight.count * math.prod(weight.shape[:-2])
+        return size + ceil_div(matrices * blocks, minimum(tp, weight.split)) * self.scale_bytes
+
+
+@record
+class WeightFormats:
+    """The storage format of each role; roles not named keep the `default`."""
+
+    name: str = static()
+    default: Format
+    by_role: dict[Role, Format]
+
+    def of(self, weight: Weight) -> Format:
+        """Return the format in which `weight` is stored."""
+        return self.by_role.get(weight.role, self.default)
+
+
+def unquantised(dtype: Dtype) -> WeightFormats:
+    """Return formats that store every weight in `dtype`."""
+    return WeightFormats(name=dtype.name, default=Format(dtype=dtype), by_role={})
+
+
+def quantised(name: str, layers: Format, rest: Dtype, roles: tuple[Role, ...]) -> WeightFormats:
+    """Return formats that store `roles` as `layers` says and everything else in `rest`."""
+    return WeightFormats(name=name, default=Format(dtype=rest), by_role=dict.fromkeys(roles, layers))
+
+
+def stored_as(dtype: Dtype, rest: Dtype) -> WeightFormats:
+    """Return formats that store a layer's matrices in `dtype`; a narrow dtype leaves the `rest` alone.
+
+    Embeddings, head, router, norms and biases keep the checkpoint's dtype under a narrow format, as
+    quantised checkpoints do.
+    """
+    if dtype.name in ("bf16", "fp16", "fp32"):
+        return unquantised(dtype)
+    return quantised(dtype.name, Format(dtype=dtype), rest, LAYER_MATRICES)
+
+
+LAYER_MATRICES: tuple[Role, ...] = ("attention", "ffn", "expert", "shared_expert")

@@ -1,0 +1,1 @@
+"""Records become text and figures. Nothing is computed here."""

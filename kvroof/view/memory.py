@@ -1,0 +1,128 @@
+"""What `kv` and `fit` answer, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+
+from kvroof.ground.units import format_bytes, format_count
+from kvroof.memory.kv import KVReport
+from kvroof.memory.ledger import Ledger, WayOut
+from kvroof.spec.hardware import Hardware
+from kvroof.view.tables import notes, size, table, verdict
+
+CHANGES = {
+    "seqs": "fewer sequences",
+    "tokens": "shorter sequences",
+    "kv_dtype": "KV cache in fewer bytes",
+    "weights_dtype": "weights in fewer bytes",
+    "num_kv_heads": "a model with fewer KV heads",
+    "tp": "more devices",
+    "capacity_bytes": "more memory per device",
+}
+
+
+def kv_view(reports: Sequence[KVReport], explain: bool) -> Iterator[RenderableType]:
+    """Yield the KV table of several models, and their layers by kind."""
+    first = reports[0]
+    yield table(
+        f"KV cache of {first.seqs:,} x {first.tokens:,} tokens ({first.allocator}, block {first.block_size})",
+        ("model", "params", "KV dtype", "B/token", "payload", "allocated", "per rank"),
+        [
+            (
+                r.model,
+                format_count(r.params_total),
+                r.kv_dtype,
+                f"{r.bytes_per_token:,}",
+                format_bytes(r.payload_bytes),
+                format_bytes(r.allocated_bytes),
+                format_bytes(r.bytes_per_rank),
+            )
+            for r in reports
+        ],
+    )
+    yield table(
+        "Layers by kind",
+        ("model", "kind", "layers", "window", "B/token while it grows"),
+        [
+            (r.model, k.kind, str(k.layers), f"{k.window:,}" if k.window else "-", f"{k.bytes_per_token:,}")
+            for r in reports
+            for k in r.kinds
+        ],
+        left=2,
+    )
+    for r in reports:
+        if explain:
+            lines = [f"{k.kind}: {k.arithmetic}" for k in r.kinds]
+            lines.append(f"payload {r.payload_bytes:,} B, allocated {r.allocated_bytes:,} B")
+            lines.append(f"{r.num_blocks:,} blocks of {r.block_size} tokens, {r.empty_slots:,} slots empty")
+            yield notes(f"{r.model}, step by step", lines)
+        yield notes(f"{r.model}, assumptions", r.assumptions)
+
+
+def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterator[RenderableType]:
+    """Yield the verdict, the ledger, how far it goes, and the ways out."""
+    missing = format_bytes(abs(ledger.headroom_bytes))
+    asked = f"{ledger.seqs:,} x {ledger.tokens:,} tokens of {ledger.model}"
+    place = f" on {machine.name}" if machine else ""
+    yield verdict(
+        ledger.fits,
+        f"{asked} fit{place}, {missing} to spare"
+        if ledger.fits
+        else f"{asked} do not fit{place}: {missing} short",
+    )
+    yield ledger_table(ledger, machine)
+    yield table(
+        "How far it goes",
+        ("", "at most"),
+        [
+            (
+                f"longest context of {ledger.seqs:,} sequence{'s' * (ledger.seqs != 1)}",
+                f"{ledger.max_tokens:,} tokens",
+            ),
+            (f"sequences of {ledger.tokens:,} tokens", f"{ledger.max_seqs:,}"),
+            ("KV cache in all", f"{ledger.kv_capacity_tokens:,} tokens"),
+        ],
+    )
+    if ledger.ways_out:
+        yield table(
+            "Ways out, each by itself",
+            ("change", "from", "to", "option"),
+            [(CHANGES[w.change], _value(w, w.from_), _value(w, w.to), w.option) for w in ledger.ways_out],
+        )
+    if explain:
+        yield notes(
+            "Step by step",
+            [
+                f"budget = capacity x utilization, rounded down = {ledger.budget_bytes:,} B of {ledger.capacity_bytes:,} B",
+                f"total = weights {ledger.weights_bytes:,} + KV {ledger.kv_bytes:,} + reserve {ledger.reserve_bytes:,} = {ledger.total_bytes:,} B",
+                f"headroom = budget - total = {ledger.headroom_bytes:,} B",
+            ],
+        )
+    yield notes("Assumptions", ledger.assumptions)
+
+
+def ledger_table(ledger: Ledger, machine: Hardware | None = None) -> RenderableType:
+    """Return the ledger line by line."""
+    source = "given"
+    if machine is not None:
+        source = "nominal" if machine.visible_memory_bytes is None else "visible to software"
+    return table(
+        "Memory of one device",
+        ("", "size"),
+        [
+            (f"capacity ({source})", size(ledger.capacity_bytes)),
+            ("budget", size(ledger.budget_bytes)),
+            ("- weights", size(ledger.weights_bytes)),
+            ("- KV cache", size(ledger.kv_bytes)),
+            ("- reserve", size(ledger.reserve_bytes)),
+            ("= headroom", size(ledger.headroom_bytes)),
+        ],
+    )
+
+
+def _value(way: WayOut, value: object) -> str:
+    if way.change == "capacity_bytes" and isinstance(value, int):
+        return format_bytes(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
