@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import MIB, format_bytes
@@ -26,6 +26,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "torch_dtype": ("dtype",),
 }
 """The same fact in other families' spelling; the first name is the one Llama's config uses."""
+
+V = TypeVar("V")
 
 _REQUIRED: Any = object()
 
@@ -196,7 +198,7 @@ class Config:
                 found = self.data.get(name)
         return found
 
-    def _default(self, key: str, default: Any) -> Any:
+    def _default(self, key: str, default: V) -> V:
         if default is _REQUIRED:
             spelled = " or ".join((key, *ALIASES.get(key, ())))
             self.fail(key, "missing, and it decides the size", f"add {spelled}")

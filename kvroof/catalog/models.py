@@ -1,7 +1,8 @@
-"""The catalog of models: `models/*.json`, each with the keys that decide cost, a source and a checked count."""
+"""The catalog of models, `models/*.json`: the keys that decide cost, a source and a checked count."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -50,7 +51,9 @@ def read_entry(name: str) -> CatalogEntry:
         path = folder / f"{candidate}.json"
         if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", candidate) and path.is_file():
             data = read_json(path)
-            return CatalogEntry(**{key: data[key] for key in CatalogEntry.__slots__})
+            return CatalogEntry(
+                **{field.name: data[field.name] for field in dataclasses.fields(CatalogEntry)}
+            )
     raise UnknownName(
         "no such model in the catalog, and no such file",
         where=name,

@@ -43,11 +43,9 @@ _LEAST_AND_MOST = {
     "hbm_bytes_per_s": (1e9, 1e14, "bytes per second"),
     "peak_flops_per_s": (1e9, 1e18, "FLOP per second"),
     **dict.fromkeys(("bytes_per_s", "peer_bytes_per_s"), (1e6, 1e13, "bytes per second")),
-    "domain": (1, 1e6, "devices"),
-    "links": (1, 1e3, "links"),
+    **dict.fromkeys(("domain", "links", "cores"), (1, 1e6, "units")),
     "tdp_w": (0.1, 1e5, "watts"),
     "llc_bytes": (1e4, 1e11, "bytes"),
-    "cores": (1, 1e6, "cores"),
 }
 
 
@@ -272,8 +270,7 @@ def _aliases(path: Path) -> tuple[str, ...]:
     """Return the aliases of a catalog file; only what stands before its first table is parsed."""
     import tomllib
 
-    head = path.read_text(encoding="utf-8").partition("\n[")[0]
-    return tuple(tomllib.loads(head).get("aliases", ()))
+    return tuple(tomllib.loads(path.read_text("utf-8").partition("\n[")[0]).get("aliases", ()))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -291,9 +288,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
             raise BadInput(reason, where=where, way_out=_EXAMPLE)
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise BadInput(
-            f"cannot be read ({error.strerror})", where=where, way_out="give another path"
-        ) from None
+        raise BadInput(f"cannot be read ({error.strerror})", where=where, way_out=_EXAMPLE) from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else f"not readable as TOML ({error})"
         raise BadInput(reason, where=where, way_out=_EXAMPLE) from None
@@ -301,14 +296,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 def _schema_error(message: str, where: str) -> BadInput:
     """Return msgspec's complaint as ours, with the key taken out of its path and a way out."""
-    match = re.fullmatch(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?", message)
-    reason, key = (match[1], match[2]) if match else (message, None)
+    reason, _, key = message.partition(" - at `$")
+    key = key.strip(".`")
     field = re.search(r"(missing required|contains unknown) field `(.*)`", reason)
     if field is None:
         ways_out = {"Expected `object": _TABLE, "Expected `int": "write a whole number, e.g. 80_000_000_000"}
         way_out = next((way for start, way in ways_out.items() if start in reason), _EXAMPLE)
         return BadInput(reason.replace("object", "table"), where=where, key=key, way_out=way_out)
-    key = f"{key}.{field[2]}" if key else field[2]
+    key = f"{key}.{field[2]}".lstrip(".")
     if field[1] == "contains unknown":
         tables = (Profile, Peaks, LinkTable, Peak, Rate, OtherFigure)
         known = {name for table in tables for name in table.__struct_fields__}
@@ -333,8 +328,7 @@ def _faults(profile: Profile) -> Iterator[_Fault]:
 
 
 def _name_faults(profile: Profile) -> Iterator[_Fault]:
-    named = [("name", profile.name), ("vendor", profile.vendor)]
-    named += [("aliases", alias) for alias in profile.aliases]
+    named = [("name", profile.name), ("vendor", profile.vendor), *(("aliases", a) for a in profile.aliases)]
     named += [(f"{key}.name", table.name) for key, table in profile.links()]
     for key, text in named:
         if not _NAME.fullmatch(text):
@@ -377,8 +371,7 @@ def _value_faults(key: str, held: Quantity) -> Iterator[_Fault]:
 
 def _density_faults(key: str, peak: Peak) -> Iterator[_Fault]:
     if peak.density != "dense":
-        way_out = 'give the dense figure (often half the headline), then write density = "dense"'
-        yield f"{key}.density", "is not declared dense", way_out
+        yield f"{key}.density", "is not declared dense", 'give the dense figure and density = "dense"'
     for field in ("source", "also", "note"):
         if _SPARSE.search(_DENIED.sub("", getattr(peak, field) or "")):
             way_out = "give the dense figure; other figures belong in confused_with"

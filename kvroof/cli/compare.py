@@ -35,7 +35,7 @@ def command(
     ignore_keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Footprint and decode-bound latency of several models.
+    r"""Footprint and decode-bound latency of several models.
 
     \b
     kvroof compare llama-3.1-8b gemma-3-27b deepseek-v2-lite --hw h100-sxm

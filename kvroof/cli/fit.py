@@ -56,7 +56,7 @@ def command(
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Does it fit, by how much, how far it goes, and what would make it fit. Exit 1 when it does not.
+    r"""Does it fit, by how much, how far it goes, and what would make it fit. Exit 1 when it does not.
 
     \b
     kvroof fit llama-3.1-8b h100-sxm --tokens 32768 --seqs 16

@@ -47,7 +47,7 @@ def command(
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Bytes of the KV cache: payload, allocated, per token, per rank.
+    r"""Bytes of the KV cache: payload, allocated, per token, per rank.
 
     \b
     kvroof kv llama-3.1-8b deepseek-v3 --tokens 32768 --seqs 8

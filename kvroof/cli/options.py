@@ -14,17 +14,17 @@ from kvroof.spec.parallel import refuse_unmodelled
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A size such as 22GiB, 80GB or 131072."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return whole bytes."""
-        return value if isinstance(value, int) else parse_size(value, param and param.opts[0])
+        return value if isinstance(value, int) else parse_size(value, param.opts[0] if param else None)
 
 
-class Lengths(click.ParamType):
+class Lengths(click.ParamType[tuple[int, ...]]):
     """Lengths such as 100,2048,33."""
 
     name = "lengths"

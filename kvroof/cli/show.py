@@ -19,7 +19,7 @@ from kvroof.ground.errors import UnknownName
 @options.ignore_key
 @options.json_output
 def command(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
-    """One model (layers by kind, parameters, source) or machine (every value with its source).
+    r"""One model (layers by kind, parameters, source) or machine (every value with its source).
 
     \b
     kvroof show gemma-3-27b

@@ -40,4 +40,5 @@ def distinct_experts(num_experts: float, per_token: float, tokens: float) -> flo
 
     Tokens are taken to choose independently and evenly, so that real, correlated batches touch fewer.
     """
-    return num_experts * (1 - (1 - minimum(per_token / num_experts, 1.0)) ** tokens)
+    missed: float = (1 - minimum(per_token / num_experts, 1.0)) ** tokens
+    return num_experts * (1 - missed)

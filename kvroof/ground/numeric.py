@@ -82,7 +82,7 @@ def relax(tree: T) -> T:
     """
     import jax
 
-    if not jax.config.jax_enable_x64:
+    if not getattr(jax.config, "jax_enable_x64"):  # noqa: B009 - the stubs leave it out
         raise RuntimeError('relax() needs 64-bit floats: jax.config.update("jax_enable_x64", True)')
     register_pytrees()
     return cast(T, jax.tree_util.tree_map(lambda x: jax.numpy.asarray(x, jax.numpy.float64), tree))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, cast, dataclass_transform
 
 C = TypeVar("C", bound=type)
 
@@ -22,9 +22,9 @@ def record(cls: C) -> C:
 
     Validation belongs to the loaders: a pytree is rebuilt with tracers inside.
     """
-    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
     _records.append(made)
-    return made
+    return cast(C, made)
 
 
 def register_pytrees() -> None:

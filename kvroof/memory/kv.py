@@ -73,7 +73,7 @@ def check_demand(demand: Demand) -> None:
             raise BadInput(f"{length} tokens is not between 0 and {MAX_TOKENS}", where="--tokens")
     if not 0 <= demand.shared_prefix <= demand.shortest:
         raise BadInput(
-            f"{demand.shared_prefix} shared tokens do not fit into the shortest sequence of {demand.shortest}",
+            f"{demand.shared_prefix} shared tokens are not in the shortest sequence of {demand.shortest}",
             where="--shared-prefix",
         )
 

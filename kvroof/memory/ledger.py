@@ -13,7 +13,7 @@ from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, Demand, equal_lengths
 from kvroof.memory.kv import MAX_SEQS, MAX_TOKENS, assumptions, cache_bytes, check_demand
 from kvroof.spec.architecture import Architecture
-from kvroof.spec.attention import GroupedAttention
+from kvroof.spec.attention import Attention, GroupedAttention
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import weight_bytes
 from kvroof.spec.precision import BF16_KV, KVFormat
@@ -264,14 +264,19 @@ def _with_kv_heads(model: Architecture, heads: int) -> Architecture:
             group,
             layer=dataclasses.replace(
                 group.layer,
-                mixers=tuple(
-                    dataclasses.replace(m, num_kv_heads=heads, extras=()) for m in group.layer.mixers
-                ),
+                mixers=tuple(_thinner(m, heads) for m in group.layer.mixers),
             ),
         )
         for group in model.layers
     )
     return dataclasses.replace(model, layers=groups)
+
+
+def _thinner(mixer: Attention, heads: int) -> Attention:
+    """Return `mixer` with fewer KV heads; biases, whose width would change, are left out."""
+    if not isinstance(mixer, GroupedAttention):
+        return mixer
+    return dataclasses.replace(mixer, num_kv_heads=heads, extras=())
 
 
 def _more_ranks(budget: Budget, demand: Demand) -> Iterator[WayOut]:

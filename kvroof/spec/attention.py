@@ -270,14 +270,11 @@ class LatentAttention:
             name="o_proj", shape=(n * self.v_head_dim, h), split=n, split_rows=True, role="attention"
         )
         if self.q_lora_rank is None:
-            q = (Weight(name="q_proj", shape=(h, queries), split=n, role="attention"),)
-        else:
-            rank = self.q_lora_rank
-            q = (
-                Weight(name="q_a_proj", shape=(h, rank), role="attention"),
-                Weight(name="q_b_proj", shape=(rank, queries), split=n, role="attention"),
-            )
-        return (*q, down, out)
+            return Weight(name="q_proj", shape=(h, queries), split=n, role="attention"), down, out
+        rank = self.q_lora_rank
+        q_down = Weight(name="q_a_proj", shape=(h, rank), role="attention")
+        q_up = Weight(name="q_b_proj", shape=(rank, queries), split=n, role="attention")
+        return q_down, q_up, down, out
 
     @property
     def norms(self) -> tuple[Weight, ...]:

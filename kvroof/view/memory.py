@@ -95,8 +95,9 @@ def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterato
         yield notes(
             "Step by step",
             [
-                f"budget = capacity x utilization, rounded down = {ledger.budget_bytes:,} B of {ledger.capacity_bytes:,} B",
-                f"total = weights {ledger.weights_bytes:,} + KV {ledger.kv_bytes:,} + reserve {ledger.reserve_bytes:,} = {ledger.total_bytes:,} B",
+                f"budget = capacity x utilization = {ledger.budget_bytes:,} of {ledger.capacity_bytes:,} B",
+                f"total = weights {ledger.weights_bytes:,} + KV {ledger.kv_bytes:,}"
+                f" + reserve {ledger.reserve_bytes:,} = {ledger.total_bytes:,} B",
                 f"headroom = budget - total = {ledger.headroom_bytes:,} B",
             ],
         )

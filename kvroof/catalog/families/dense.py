@@ -14,7 +14,7 @@ from kvroof.catalog.families.blocks import (
 )
 from kvroof.catalog.families.family import Family
 from kvroof.spec.attention import Full, GroupedAttention
-from kvroof.spec.weights import vector
+from kvroof.spec.weights import Weight, vector
 
 LLAMA = Family(mixers=heads(qkv_bias="attention_bias", o_bias="attention_bias"), ffns=mlp(bias="mlp_bias"))
 MISTRAL = Family(mixers=heads(reach=window))
@@ -48,7 +48,7 @@ def _falcon_heads(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
     if hidden % n:
         config.fail("hidden_size", f"{hidden} is not a multiple of {n} heads")
     width = hidden // n
-    extras = ()
+    extras: tuple[Weight, ...] = ()
     if config.boolean("bias", False):
         extras = (vector("query_key_value.bias", (n + 2 * m) * width), vector("dense.bias", hidden))
     return (
