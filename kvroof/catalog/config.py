@@ -29,7 +29,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 V = TypeVar("V")
 
-_REQUIRED: Any = object()
+REQUIRED: Any = object()
+"""The default of a key that has none: its absence is an error."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class Config:
         self.known.update(keys)
 
     def integer(
-        self, key: str, default: int = _REQUIRED, *, minimum: int = 1, maximum: int = MAX_COUNT
+        self, key: str, default: int = REQUIRED, *, minimum: int = 1, maximum: int = MAX_COUNT
     ) -> int:
         """Return a whole number between `minimum` and `maximum`.
 
@@ -113,7 +114,7 @@ class Config:
         value = self._value(key)
         return None if value is None else self._bounded(key, value, minimum, maximum)
 
-    def boolean(self, key: str, default: bool = _REQUIRED) -> bool:
+    def boolean(self, key: str, default: bool = REQUIRED) -> bool:
         """Return true or false.
 
         Raises:
@@ -126,7 +127,7 @@ class Config:
             self.fail(key, f"{_show(value)} is not true or false")
         return value
 
-    def text(self, key: str, default: str = _REQUIRED) -> str:
+    def text(self, key: str, default: str = REQUIRED) -> str:
         """Return a string.
 
         Raises:
@@ -199,7 +200,7 @@ class Config:
         return found
 
     def _default(self, key: str, default: V) -> V:
-        if default is _REQUIRED:
+        if default is REQUIRED:
             spelled = " or ".join((key, *ALIASES.get(key, ())))
             self.fail(key, "missing, and it decides the size", f"add {spelled}")
         return default

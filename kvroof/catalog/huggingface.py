@@ -69,7 +69,7 @@ def read_architecture(
     decoder = build(text, FAMILIES[model_type])
     dtype = stored_dtype(root, text)
     formats = read_formats(root, dtype)
-    towers = read_towers(root, decoder.hidden_size)
+    towers = read_towers(root, root.text("model_type", ""), decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
     for config in {id(c): c for c in (root, text)}.values():
         _refuse_unread(config)
@@ -84,7 +84,8 @@ def read_architecture(
         lm_head=decoder.lm_head,
         tied=decoder.tied,
         final=decoder.final,
-        towers=towers,
+        shared=decoder.shared,
+        towers=decoder.towers + towers,
         formats=formats,
         dtype=dtype.name,
         max_position_embeddings=limit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvroof.ground.numeric import minimum
-from kvroof.spec.attention import Reach
+from kvroof.spec.reach import Reach
 from kvroof.spec.workload import Step
 
 

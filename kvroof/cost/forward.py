@@ -14,11 +14,13 @@ from kvroof.cost.formulas import (
 )
 from kvroof.cost.op import Kind, Op
 from kvroof.ground.dtypes import DTYPES, Dtype
+from kvroof.ground.numeric import minimum
 from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.attention import Attention, Execution, LatentAttention
 from kvroof.spec.ffn import FFN, MoE
-from kvroof.spec.precision import KVFormat
+from kvroof.spec.precision import HF_STATE, KVFormat, StateFormat
+from kvroof.spec.recurrent import Recurrent
 from kvroof.spec.weights import Weight, WeightFormats
 from kvroof.spec.workload import Step
 
@@ -38,6 +40,7 @@ class Run:
 
     formats: WeightFormats
     kv_format: KVFormat
+    state_format: StateFormat = HF_STATE
     activation: Dtype = DTYPES["bf16"]
     compute: str | None = static(default=None)
     tp: int = static(default=1)
@@ -88,7 +91,10 @@ def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
 def _layer(model: Architecture, layer: Layer, count: int, step: Step, run: Run) -> Iterator[Op]:
     yield from _vectors("norms", layer.norms, count, run)
     for mixer in layer.mixers:
-        yield from _attention(mixer, count, step, run)
+        if isinstance(mixer, Recurrent):
+            yield from _recurrent(mixer, count, step, run)
+        else:
+            yield from _attention(mixer, count, step, run)
     if run.tp > 1 and not layer.parallel:
         yield _all_reduce("attention_all_reduce", count, model, step, run)
     for ffn in layer.ffns:
@@ -111,6 +117,24 @@ def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[O
     yield from _vectors("attention_vectors", small, count, run)
 
 
+def _recurrent(mixer: Recurrent, count: int, step: Step, run: Run) -> Iterator[Op]:
+    """Yield the projections and the scan: each sequence's state is read and written once per step."""
+    *into, out = mixer.projections
+    for weight in into:
+        yield _matmul(weight, count, step.tokens, run)
+    seqs = sum(group.count for group in step.groups)
+    yield Op(
+        name=f"scan.{mixer.kind}",
+        kind="scan",
+        count=count,
+        flops=step.tokens * mixer.scan_flops / minimum(run.tp, mixer.held.split),
+        kv_bytes=2 * seqs * run.state_format.state_bytes(mixer.held, run.tp),
+        compute=("fp32", *run.arithmetic()),
+    )
+    yield _matmul(out, count, step.tokens, run)
+    yield from _vectors("recurrent_vectors", mixer.extras, count, run)
+
+
 def _scores(mixer: Attention, count: int, step: Step, run: Run) -> Op:
     """Return the score-and-mix operation over the cache: reads each sequence's tokens, writes the new."""
     heads = mixer.num_heads / run.tp
@@ -127,7 +151,7 @@ def _scores(mixer: Attention, count: int, step: Step, run: Run) -> Op:
         kind="attention",
         count=count,
         flops=attention_flops(step_pairs(step, mixer.reach), heads, qk_dim, v_dim),
-        kv_bytes=(read + written) * run.kv_format.token_bytes(mixer, run.tp),
+        kv_bytes=(read + written) * run.kv_format.token_bytes(mixer.cache, run.tp),
         activation_bytes=activation,
         compute=run.arithmetic(),
     )
@@ -159,7 +183,7 @@ def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
             activation_bytes=routed * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
             compute=run.arithmetic(run.formats.of(weight).dtype),
         )
-    for weight in moe.shared:
+    for weight in moe.shared_experts:
         yield _matmul(weight, count, tokens, run)
 
 

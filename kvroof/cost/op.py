@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from kvroof.ground.record import record, static
 
-Kind: TypeAlias = Literal["gemm", "attention", "moe", "lookup", "vector", "collective"]
+Kind: TypeAlias = Literal["gemm", "attention", "moe", "scan", "lookup", "vector", "collective"]
 Collective: TypeAlias = Literal["all_reduce", "all_gather"]
 
 

@@ -13,17 +13,21 @@ from typing import Literal, TypeAlias, cast, get_args
 from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
-from kvroof.spec.attention import Reach
+from kvroof.spec.reach import Reach
 
 AllocatorName: TypeAlias = Literal["payload", "paged", "padded", "reserved"]
 
 
 @record
 class Demand:
-    """Sequences as `(cached tokens, how many)`; the first `shared_prefix` tokens are the same in all."""
+    """Sequences as `(cached tokens, how many)`; the first `shared_prefix` tokens are the same in all.
+
+    Each has `encoder_tokens` beside them where the model has an encoder.
+    """
 
     lengths: tuple[tuple[int, int], ...]
     shared_prefix: int = 0
+    encoder_tokens: int = 0
 
     @property
     def seqs(self) -> int:
@@ -41,14 +45,15 @@ class Demand:
         return min(length for length, _ in self.lengths)
 
 
-def equal_lengths(tokens: int, seqs: int, shared_prefix: int = 0) -> Demand:
+def equal_lengths(tokens: int, seqs: int, shared_prefix: int = 0, encoder_tokens: int = 0) -> Demand:
     """Return `seqs` sequences of `tokens` each."""
-    return Demand(lengths=((tokens, seqs),), shared_prefix=shared_prefix)
+    return Demand(lengths=((tokens, seqs),), shared_prefix=shared_prefix, encoder_tokens=encoder_tokens)
 
 
-def ragged(lengths: Iterable[int], shared_prefix: int = 0) -> Demand:
+def ragged(lengths: Iterable[int], shared_prefix: int = 0, encoder_tokens: int = 0) -> Demand:
     """Return sequences of the given lengths."""
-    return Demand(lengths=tuple(Counter(lengths).items()), shared_prefix=shared_prefix)
+    counted = tuple(Counter(lengths).items())
+    return Demand(lengths=counted, shared_prefix=shared_prefix, encoder_tokens=encoder_tokens)
 
 
 @record

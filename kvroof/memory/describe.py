@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from kvroof.ground.record import record, static
 from kvroof.memory.kv import KindBytes, growth_bytes, kinds
-from kvroof.spec.architecture import Architecture, Layer, Tower
-from kvroof.spec.attention import Attention, LatentAttention
+from kvroof.spec.architecture import Architecture, Layer, Mixer, Tower
+from kvroof.spec.attention import LatentAttention
 from kvroof.spec.ffn import FFN, MoE
 from kvroof.spec.params import params_active, params_embedding, params_total, weight_bytes
 from kvroof.spec.precision import parse_kv_format
+from kvroof.spec.recurrent import Recurrent
 
 
 @record
@@ -75,7 +76,9 @@ def _layer_card(layer: Layer, count: int) -> LayerCard:
     )
 
 
-def _attention(mixer: Attention) -> str:
+def _attention(mixer: Mixer) -> str:
+    if isinstance(mixer, Recurrent):
+        return mixer.kind
     if isinstance(mixer, LatentAttention):
         return f"MLA, {mixer.num_heads} heads, latent {mixer.kv_lora_rank} + rotary {mixer.qk_rope_head_dim}"
     heads, groups = mixer.num_heads, mixer.num_kv_heads

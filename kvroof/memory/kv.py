@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
-from kvroof.memory.allocators import Allocator, Demand, equal_lengths, ragged, slots
+from kvroof.memory.allocators import Allocator, Demand, Slots, equal_lengths, ragged, slots
 from kvroof.spec.architecture import Architecture
-from kvroof.spec.attention import Attention, GroupedAttention
+from kvroof.spec.cache import Cache, State
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import params_total
-from kvroof.spec.precision import BF16_KV, KVFormat
+from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
+from kvroof.spec.reach import Encoder, Full
 
 MAX_TOKENS = 2**40
 MAX_SEQS = 2**24
@@ -52,12 +53,20 @@ class KVReport:
     assumptions: tuple[str, ...] = static()
 
 
-def mixers(model: Architecture) -> Iterator[tuple[Attention, int]]:
-    """Yield each distinct attention that stores a cache, with the number of layers that have it."""
+def caches(model: Architecture) -> Iterator[tuple[Cache, int]]:
+    """Yield each distinct cache with the number of layers that have it."""
     for group in model.layers:
         for mixer in group.layer.mixers:
-            if mixer.stores_kv:
-                yield mixer, group.count
+            for cache in mixer.caches:
+                yield cache, group.count
+
+
+def states(model: Architecture) -> Iterator[tuple[str, State, int]]:
+    """Yield each distinct fixed state with its kind and the number of layers that have it."""
+    for group in model.layers:
+        for mixer in group.layer.mixers:
+            if mixer.state is not None:
+                yield mixer.kind, mixer.state, group.count
 
 
 def check_demand(demand: Demand) -> None:
@@ -79,48 +88,88 @@ def check_demand(demand: Demand) -> None:
 
 
 def cache_bytes(
-    model: Architecture, demand: Demand, allocator: Allocator = PAYLOAD, kv: KVFormat = BF16_KV, tp: int = 1
+    model: Architecture,
+    demand: Demand,
+    allocator: Allocator = PAYLOAD,
+    kv: KVFormat = BF16_KV,
+    state: StateFormat = HF_STATE,
+    tp: int = 1,
 ) -> int:
-    """Return the bytes `allocator` sets aside for `demand` on one of `tp` ranks; one rank holds all."""
-    return sum(
-        layers * slots(demand, mixer.reach, allocator).reserved * kv.token_bytes(mixer, tp)
-        for mixer, layers in mixers(model)
+    """Return the bytes `allocator` sets aside for `demand` on one of `tp` ranks; one rank holds all.
+
+    A fixed state is held whole by every sequence; the tokens of an encoder are kept beside the cache.
+    """
+    growing = sum(
+        layers * _slots(demand, cache, allocator).reserved * kv.token_bytes(cache, tp)
+        for cache, layers in caches(model)
     )
+    return growing + demand.seqs * fixed_bytes(model, state, tp)
+
+
+def _slots(demand: Demand, cache: Cache, allocator: Allocator) -> Slots:
+    """Return the slots of a cache: the decoder's tokens, or the encoder's for cross-attention."""
+    if isinstance(cache.reach, Encoder):
+        return slots(equal_lengths(demand.encoder_tokens, demand.seqs), Full(), allocator)
+    return slots(demand, cache.reach, allocator)
+
+
+def fixed_bytes(model: Architecture, state: StateFormat = HF_STATE, tp: int = 1) -> int:
+    """Return the state bytes that one sequence holds on one of `tp` ranks, whatever its length."""
+    return sum(layers * state.state_bytes(held, tp) for _, held, layers in states(model))
 
 
 def growth_bytes(model: Architecture, tokens: int, kv: KVFormat = BF16_KV) -> int:
     """Return what the next token adds to the payload of one sequence of `tokens`."""
     return sum(
-        layers * (mixer.reach.kept(tokens + 1) - mixer.reach.kept(tokens)) * kv.token_bytes(mixer)
-        for mixer, layers in mixers(model)
+        layers * (cache.reach.kept(tokens + 1) - cache.reach.kept(tokens)) * kv.token_bytes(cache)
+        for cache, layers in caches(model)
     )
 
 
-def kinds(model: Architecture, kv: KVFormat = BF16_KV) -> tuple[KindBytes, ...]:
+def kinds(
+    model: Architecture, kv: KVFormat = BF16_KV, state: StateFormat = HF_STATE
+) -> tuple[KindBytes, ...]:
     """Return the layers by kind and window, in the order in which they first appear."""
-    found: dict[tuple[str, int | None], list[tuple[Attention, int]]] = {}
-    for mixer, layers in mixers(model):
-        found.setdefault((mixer.kind, mixer.reach.window), []).append((mixer, layers))
-    return tuple(
+    found: dict[tuple[str, int | None], list[tuple[Cache, int]]] = {}
+    for cache, layers in caches(model):
+        found.setdefault((cache.kind, cache.reach.window), []).append((cache, layers))
+    growing = tuple(
         KindBytes(
             kind=kind,
             layers=sum(layers for _, layers in group),
-            bytes_per_token=sum(layers * kv.token_bytes(mixer) for mixer, layers in group),
+            bytes_per_token=sum(layers * kv.token_bytes(cache) for cache, layers in group),
             window=window,
             state_bytes=0,
-            arithmetic=" + ".join(_arithmetic(mixer, layers, kv) for mixer, layers in group),
+            arithmetic=" + ".join(_arithmetic(cache, layers, kv) for cache, layers in group),
         )
         for (kind, window), group in found.items()
     )
+    fixed = tuple(
+        KindBytes(
+            kind=kind,
+            layers=layers,
+            bytes_per_token=0,
+            window=None,
+            state_bytes=layers * state.state_bytes(held),
+            arithmetic=_state_arithmetic(held, layers, state),
+        )
+        for kind, held, layers in states(model)
+    )
+    return growing + fixed
 
 
-def _arithmetic(mixer: Attention, layers: int, kv: KVFormat) -> str:
+def _arithmetic(cache: Cache, layers: int, kv: KVFormat) -> str:
     """Return how the bytes of one token come about, in words."""
-    if isinstance(mixer, GroupedAttention):
-        parts = f"{mixer.num_kv_heads} KV heads x ({mixer.head_dim} K + {mixer.v_head_dim} V)"
-    else:
-        parts = f"({mixer.kv_lora_rank} latent + {mixer.qk_rope_head_dim} rotary)"
-    return f"{layers} layers x {parts} in {kv.name} = {layers * kv.token_bytes(mixer):,} B"
+    index = f" + {cache.index_width} index" if cache.index_width else ""
+    parts = f"({cache.k_width} K + {cache.v_width} V{index} elements)"
+    return f"{layers} layers x {parts} in {kv.name} = {layers * kv.token_bytes(cache):,} B"
+
+
+def _state_arithmetic(held: State, layers: int, state: StateFormat) -> str:
+    columns = held.conv_kernel - state.dropped_columns if held.conv_kernel else 0
+    conv = f"{held.conv_channels} x {columns} convolution in {state.conv.name}"
+    recurrent = f"{held.recurrent_elements} recurrent in {state.recurrent.name}"
+    return f"{layers} layers x ({conv} + {recurrent}) = {layers * state.state_bytes(held):,} B per sequence"
 
 
 def kv(
@@ -130,7 +179,9 @@ def kv(
     seqs: int = 1,
     lengths: Iterable[int] | None = None,
     shared_prefix: int = 0,
+    encoder_tokens: int = 0,
     kv_format: KVFormat = BF16_KV,
+    state_format: StateFormat = HF_STATE,
     allocator: Allocator = Allocator(),  # noqa: B008 - a frozen record
     layout: Layout = Layout(),  # noqa: B008 - a frozen record
 ) -> KVReport:
@@ -142,7 +193,9 @@ def kv(
         seqs: Sequences.
         lengths: Cached tokens of each sequence where they differ, instead of `tokens` and `seqs`.
         shared_prefix: Leading tokens that all sequences share, stored once.
+        encoder_tokens: Tokens of the encoder's output per sequence, for cross-attention.
         kv_format: Dtypes of keys and values.
+        state_format: Dtypes of a fixed state.
         allocator: The policy that decides what is set aside.
         layout: Parallelism; `bytes_per_rank` is the fullest rank's.
 
@@ -150,13 +203,15 @@ def kv(
         BadInput: Lengths, a prefix, or a layout that cannot be.
     """
     demand = (
-        ragged(lengths, shared_prefix) if lengths is not None else equal_lengths(tokens, seqs, shared_prefix)
+        ragged(lengths, shared_prefix, encoder_tokens)
+        if lengths is not None
+        else equal_lengths(tokens, seqs, shared_prefix, encoder_tokens)
     )
     check_demand(demand)
     check_layout(model, layout)
     # Blocks and empty slots are counted on the layers that keep the most tokens.
-    longest = max((slots(demand, m.reach, allocator) for m, _ in mixers(model)), key=lambda s: s.used)
-    payload = cache_bytes(model, demand, PAYLOAD, kv_format)
+    held = [_slots(demand, cache, allocator) for cache, _ in caches(model)]
+    longest = max(held, key=lambda s: s.used, default=Slots(reserved=0, used=0, blocks=0))
     return KVReport(
         model=model.name,
         tokens=demand.longest,
@@ -165,13 +220,13 @@ def kv(
         allocator=allocator.name,
         block_size=allocator.block_size,
         bytes_per_token=growth_bytes(model, demand.longest, kv_format),
-        fixed_bytes_per_seq=0,
-        payload_bytes=payload,
-        allocated_bytes=cache_bytes(model, demand, allocator, kv_format),
+        fixed_bytes_per_seq=fixed_bytes(model, state_format),
+        payload_bytes=cache_bytes(model, demand, PAYLOAD, kv_format, state_format),
+        allocated_bytes=cache_bytes(model, demand, allocator, kv_format, state_format),
         num_blocks=longest.blocks,
         empty_slots=longest.empty,
-        bytes_per_rank=cache_bytes(model, demand, allocator, kv_format, layout.tp),
-        kinds=kinds(model, kv_format),
+        bytes_per_rank=cache_bytes(model, demand, allocator, kv_format, state_format, layout.tp),
+        kinds=kinds(model, kv_format, state_format),
         params_total=params_total(model),
         assumptions=assumptions(model, demand, allocator, kv_format, layout),
     )
@@ -182,15 +237,19 @@ def assumptions(
 ) -> tuple[str, ...]:
     """Return, in sentences, what the figures take for granted."""
     said = [f"KV cache in {kv_format.name}; one logical copy, before replication over ranks"]
-    windows = sorted({m.reach.window for m, _ in mixers(model) if m.reach.window is not None})
+    windows = sorted({c.reach.window for c, _ in caches(model) if c.reach.window is not None})
     if windows:
         said.append(f"windowed layers keep min(T, W) tokens, W = {', '.join(map(str, windows))}")
-    if any(m.kind == "mla" for m, _ in mixers(model)):
+    if any(c.kind.startswith("mla") for c, _ in caches(model)):
         said.append("latent attention stores one latent and one rotary key per token, for all heads")
+    if any(True for _ in states(model)):
+        said.append("fixed state as Hugging Face keeps it: d_conv columns in bf16, recurrence in fp32")
+    if any(isinstance(c.reach, Encoder) for c, _ in caches(model)):
+        said.append(f"cross-attention keeps {demand.encoder_tokens} encoder tokens (--encoder-tokens)")
     limit = model.max_position_embeddings
     if limit is not None and demand.longest > limit:
         said.append(f"{demand.longest} tokens are beyond max_position_embeddings = {limit}")
-    if layout.tp > 1 and any(m.kv_split < layout.tp for m, _ in mixers(model)):
+    if layout.tp > 1 and any(c.split < layout.tp for c, _ in caches(model)):
         said.append(f"with {layout.tp} ranks, KV heads (or the latent) are replicated")
     if allocator.name == "reserved":
         said.append(f"{allocator.max_model_len} tokens are reserved for every sequence")

@@ -12,11 +12,11 @@ from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, Demand, equal_lengths
 from kvroof.memory.kv import MAX_SEQS, MAX_TOKENS, assumptions, cache_bytes, check_demand
-from kvroof.spec.architecture import Architecture
-from kvroof.spec.attention import Attention, GroupedAttention
+from kvroof.spec.architecture import Architecture, Mixer
+from kvroof.spec.attention import GroupedAttention
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import weight_bytes
-from kvroof.spec.precision import BF16_KV, KVFormat
+from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
 from kvroof.spec.weights import WeightFormats, stored_as
 
 
@@ -67,6 +67,7 @@ class Budget:
     weights_bytes: int | None = None
     formats: WeightFormats | None = None
     kv_format: KVFormat = BF16_KV
+    state_format: StateFormat = HF_STATE
     allocator: Allocator = Allocator()
     layout: Layout = Layout()
 
@@ -89,7 +90,9 @@ class Budget:
 
     def kv_bytes(self, demand: Demand) -> int:
         """Return what is allocated for `demand` on the fullest rank."""
-        return cache_bytes(self.model, demand, self.allocator, self.kv_format, self.layout.tp)
+        return cache_bytes(
+            self.model, demand, self.allocator, self.kv_format, self.state_format, self.layout.tp
+        )
 
     def holds(self, demand: Demand) -> bool:
         """Return whether weights, reserve and `demand` stay within the budget."""
@@ -107,6 +110,7 @@ def fit(
     weights_bytes: int | None = None,
     formats: WeightFormats | None = None,
     kv_format: KVFormat = BF16_KV,
+    state_format: StateFormat = HF_STATE,
     allocator: Allocator = Allocator(),  # noqa: B008 - a frozen record
     layout: Layout = Layout(),  # noqa: B008 - a frozen record
 ) -> Ledger:
@@ -122,6 +126,7 @@ def fit(
         weights_bytes: Weights on one device, where they are known better than the count.
         formats: Storage of the weights; the checkpoint's own where None.
         kv_format: Dtypes of keys and values.
+        state_format: Dtypes of a fixed state.
         allocator: What is set aside for the sequences.
         layout: Parallelism; the ledger is the fullest rank's.
 
@@ -145,6 +150,7 @@ def fit(
         weights_bytes=weights_bytes,
         formats=formats,
         kv_format=kv_format,
+        state_format=state_format,
         allocator=allocator,
         layout=layout,
     )
@@ -272,7 +278,7 @@ def _with_kv_heads(model: Architecture, heads: int) -> Architecture:
     return dataclasses.replace(model, layers=groups)
 
 
-def _thinner(mixer: Attention, heads: int) -> Attention:
+def _thinner(mixer: Mixer, heads: int) -> Mixer:
     """Return `mixer` with fewer KV heads; biases, whose width would change, are left out."""
     if not isinstance(mixer, GroupedAttention):
         return mixer

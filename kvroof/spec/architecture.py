@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from kvroof.ground.record import record, static
 from kvroof.spec.attention import Attention
 from kvroof.spec.ffn import FFN
+from kvroof.spec.recurrent import Recurrent
 from kvroof.spec.weights import Weight, WeightFormats
+
+Mixer: TypeAlias = Attention | Recurrent
+"""What moves information between tokens."""
 
 
 @record
@@ -16,16 +22,22 @@ class Layer:
     which saves one all-reduce.
     """
 
-    mixers: tuple[Attention, ...]
+    mixers: tuple[Mixer, ...]
     ffns: tuple[FFN, ...]
     norms: tuple[Weight, ...] = ()
     parallel: bool = static(default=False)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        """Every parameter of the layer."""
+        """Every parameter that the layer runs through."""
         parts = (*self.mixers, *self.ffns)
         return tuple(w for part in parts for w in part.weights) + self.norms
+
+    @property
+    def own_weights(self) -> tuple[Weight, ...]:
+        """Every parameter that is stored for this layer alone."""
+        parts = (*self.mixers, *self.ffns)
+        return tuple(w for part in parts if not part.shared for w in part.weights) + self.norms
 
 
 @record
@@ -48,9 +60,9 @@ class Tower:
 class Architecture:
     """A model as it is served: what is stored and what a token runs through, and nothing else.
 
-    `order` gives the group of each layer from the input up. With `tied`, the head reads the
-    embedding's matrix and stores none of its own. `kv_dtype` is set only where the checkpoint says how
-    its KV cache is stored.
+    `shared` are weights stored once that several layers run through. `order` gives the group of each
+    layer from the input up. With `tied`, the head reads the embedding's matrix and stores none of its
+    own. `kv_dtype` is set only where the checkpoint says how its KV cache is stored.
     """
 
     name: str = static()
@@ -63,6 +75,7 @@ class Architecture:
     lm_head: Weight
     tied: bool = static()
     final: tuple[Weight, ...] = ()
+    shared: tuple[Weight, ...] = ()
     towers: tuple[Tower, ...] = ()
     formats: WeightFormats
     dtype: str = static()

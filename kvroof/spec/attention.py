@@ -1,131 +1,20 @@
 """Attention kinds as geometry: what a layer stores, what it keeps, and which pairs it scores.
 
-A kind is heads (`GroupedAttention`, `LatentAttention`) and a reach (`Full`, `Sliding`, `Chunked`).
-It owns a few facts and no cost: FLOPs and bytes are written once, in `kvroof.cost` and
-`kvroof.memory`, over these facts.
+A kind is heads (`GroupedAttention`, `LatentAttention`) and a reach (`Full`, `Sliding`, ...). It owns
+a few facts and no cost: FLOPs and bytes are written once, in `kvroof.cost` and `kvroof.memory`, over
+these facts.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from kvroof.ground.numeric import floor_div, maximum, minimum, triangle
 from kvroof.ground.record import record, static
+from kvroof.spec.cache import Cache, State
+from kvroof.spec.reach import AnyReach
 from kvroof.spec.weights import Weight, vector
 
 Execution: TypeAlias = Literal["absorbed", "expanded"]
-
-
-class Reach(Protocol):
-    """Which earlier tokens a query sees."""
-
-    @property
-    def kind(self) -> str:
-        """Name of the reach: full, sliding or chunked."""
-        ...
-
-    @property
-    def window(self) -> int | None:
-        """Most tokens a query sees, None when unbounded."""
-        ...
-
-    def kept(self, tokens: int) -> int:
-        """Return how many of `tokens` are still needed by the next query."""
-        ...
-
-    def pairs(self, tokens: int) -> int:
-        """Return the query-key pairs scored over the first `tokens` tokens."""
-        ...
-
-    def read(self, query_len: int, kv_len: int) -> int:
-        """Return the tokens whose K and V the last `query_len` of `kv_len` tokens touch."""
-        ...
-
-
-@record
-class Full:
-    """Every earlier token: `n (n + 1) / 2` pairs."""
-
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "full"
-
-    @property
-    def window(self) -> int | None:
-        """Unbounded."""
-        return None
-
-    def kept(self, tokens: int) -> int:
-        """Return `tokens`."""
-        return tokens
-
-    def pairs(self, tokens: int) -> int:
-        """Return `n (n + 1) / 2`."""
-        return triangle(tokens)
-
-    def read(self, query_len: int, kv_len: int) -> int:
-        """Return `kv_len`."""
-        return kv_len
-
-
-@record
-class Sliding:
-    """The last `size` tokens, the query's own included."""
-
-    size: int
-
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "sliding"
-
-    @property
-    def window(self) -> int | None:
-        """Tokens in the window."""
-        return self.size
-
-    def kept(self, tokens: int) -> int:
-        """Return `min(n, W)`."""
-        return minimum(tokens, self.size)
-
-    def pairs(self, tokens: int) -> int:
-        """Return `tri(min(n, W)) + W max(n - W, 0)`."""
-        return triangle(minimum(tokens, self.size)) + self.size * maximum(tokens - self.size, 0)
-
-    def read(self, query_len: int, kv_len: int) -> int:
-        """Return the union of the queries' windows, `min(kv, W + q - 1)`."""
-        return minimum(kv_len, self.size + query_len - 1)
-
-
-@record
-class Chunked:
-    """The tokens of the query's own block of `size` (Llama-4's local layers)."""
-
-    size: int
-
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "chunked"
-
-    @property
-    def window(self) -> int | None:
-        """Tokens in a chunk."""
-        return self.size
-
-    def kept(self, tokens: int) -> int:
-        """Return `min(n, C)`: the cache of a chunk is as large as a window's."""
-        return minimum(tokens, self.size)
-
-    def pairs(self, tokens: int) -> int:
-        """Return `(n // C) tri(C) + tri(n % C)`."""
-        chunks = floor_div(tokens, self.size)
-        return chunks * triangle(self.size) + triangle(tokens - chunks * self.size)
-
-    def read(self, query_len: int, kv_len: int) -> int:
-        """Return the tokens from the start of the first query's chunk on."""
-        return kv_len - floor_div(kv_len - query_len, self.size) * self.size
 
 
 @record
@@ -134,7 +23,9 @@ class GroupedAttention:
 
     `extras` are parameters beside the four projections: biases, query/key norms, sinks. A layer with
     `stores_kv` false reads the cache of an earlier layer. `query_gate` doubles the query projection
-    (a sigmoid gate on the output).
+    (a sigmoid gate on the output). With `values_are_keys` one projection makes both, and both are cached.
+    `input_size` is the width read where it is not the residual's. `shared` weights are stored once for
+    several layers (Zamba); each still has its own cache.
     """
 
     hidden_size: int
@@ -142,9 +33,12 @@ class GroupedAttention:
     num_kv_heads: int
     head_dim: int
     v_head_dim: int
-    reach: Full | Sliding | Chunked
+    reach: AnyReach
     stores_kv: bool = static(default=True)
     query_gate: bool = static(default=False)
+    values_are_keys: bool = static(default=False)
+    input_size: int | None = None
+    shared: bool = static(default=False)
     extras: tuple[Weight, ...] = ()
 
     @property
@@ -153,29 +47,25 @@ class GroupedAttention:
         return self.reach.kind
 
     @property
-    def k_width(self) -> int:
-        """Key elements per token."""
-        return self.num_kv_heads * self.head_dim
+    def cache(self) -> Cache:
+        """What one layer stores per token, or reads of an earlier layer's."""
+        return Cache(
+            kind=self.kind,
+            reach=self.reach,
+            k_width=self.num_kv_heads * self.head_dim,
+            v_width=self.num_kv_heads * self.v_head_dim,
+            split=self.num_kv_heads,
+        )
 
     @property
-    def v_width(self) -> int:
-        """Value elements per token."""
-        return self.num_kv_heads * self.v_head_dim
+    def caches(self) -> tuple[Cache, ...]:
+        """The caches that are this layer's own."""
+        return (self.cache,) if self.stores_kv else ()
 
     @property
-    def kv_width(self) -> int:
-        """Elements per token."""
-        return self.k_width + self.v_width
-
-    @property
-    def kv_split(self) -> int:
-        """Most tensor-parallel ranks that divide the cache among themselves."""
-        return self.num_kv_heads
-
-    @property
-    def state_elements(self) -> int:
-        """Elements held per sequence whatever its length."""
-        return 0
+    def state(self) -> State | None:
+        """No state beside the cache."""
+        return None
 
     def score_dims(self, execution: Execution) -> tuple[int, int]:
         """Return the (query-key, value) widths of one head's scores."""
@@ -186,16 +76,34 @@ class GroupedAttention:
         """The matrices applied to every token."""
         h, n, m = self.hidden_size, self.num_heads, self.num_kv_heads
         queries = n * self.head_dim * (2 if self.query_gate else 1)
-        q = Weight(name="q_proj", shape=(h, queries), split=n, role="attention")
-        k = Weight(name="k_proj", shape=(h, m * self.head_dim), split=m, role="attention")
-        v = Weight(name="v_proj", shape=(h, m * self.v_head_dim), split=m, role="attention")
+        read = h if self.input_size is None else self.input_size
+        q = Weight(name="q_proj", shape=(read, queries), split=n, role="attention")
+        k = Weight(name="k_proj", shape=(read, m * self.head_dim), split=m, role="attention")
+        v = Weight(name="v_proj", shape=(read, m * self.v_head_dim), split=m, role="attention")
         o = Weight(name="o_proj", shape=(n * self.v_head_dim, h), split=n, split_rows=True, role="attention")
-        return (q, k, v, o) if self.stores_kv else (q, o)
+        if not self.stores_kv:
+            return q, o
+        return (q, k, o) if self.values_are_keys else (q, k, v, o)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
         """Every parameter of the layer's attention."""
         return self.projections + self.extras
+
+
+@record
+class Indexer:
+    """The small attention that picks which `topk` tokens a sparse layer reads (DSA).
+
+    It scores every token with `num_heads` queries against one key of `head_dim`, which is cached where
+    `stores` is true; elsewhere the layer reuses an earlier layer's choice. `weights` are its own.
+    """
+
+    num_heads: int
+    head_dim: int
+    topk: int
+    stores: bool = static(default=True)
+    weights: tuple[Weight, ...] = ()
 
 
 @record
@@ -213,39 +121,38 @@ class LatentAttention:
     qk_nope_head_dim: int
     qk_rope_head_dim: int
     v_head_dim: int
-    reach: Full | Sliding | Chunked
+    reach: AnyReach
     stores_kv: bool = static(default=True)
+    index: Indexer | None = None
+    shared: bool = static(default=False)
     extras: tuple[Weight, ...] = ()
 
     @property
     def kind(self) -> str:
         """Name under which layers of this kind are reported."""
-        return "mla"
+        return "mla" if self.index is None else "mla+dsa"
 
     @property
-    def k_width(self) -> int:
-        """Elements stored per token: the latent and the rotary key."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
+    def cache(self) -> Cache:
+        """What one layer stores per token: latent and rotary key, not times heads, not times two."""
+        return Cache(
+            kind=self.kind,
+            reach=self.reach,
+            k_width=self.kv_lora_rank + self.qk_rope_head_dim,
+            v_width=0,
+            index_width=self.index.head_dim if self.index is not None and self.index.stores else 0,
+            split=1,
+        )
 
     @property
-    def v_width(self) -> int:
-        """Nothing: values are rebuilt from the latent."""
-        return 0
+    def caches(self) -> tuple[Cache, ...]:
+        """The caches that are this layer's own."""
+        return (self.cache,) if self.stores_kv else ()
 
     @property
-    def kv_width(self) -> int:
-        """Elements stored per token: not times heads, not times two."""
-        return self.k_width
-
-    @property
-    def kv_split(self) -> int:
-        """One: every tensor-parallel rank needs the whole latent."""
-        return 1
-
-    @property
-    def state_elements(self) -> int:
-        """Elements held per sequence whatever its length."""
-        return 0
+    def state(self) -> State | None:
+        """No state beside the cache."""
+        return None
 
     def score_dims(self, execution: Execution) -> tuple[int, int]:
         """Return the (query-key, value) widths of one head's scores."""
@@ -265,7 +172,9 @@ class LatentAttention:
         """The matrices applied to every token, the up-projection left out."""
         h, n = self.hidden_size, self.num_heads
         queries = n * (self.qk_nope_head_dim + self.qk_rope_head_dim)
-        down = Weight(name="kv_a_proj", shape=(h, self.kv_width), role="attention")
+        down = Weight(
+            name="kv_a_proj", shape=(h, self.kv_lora_rank + self.qk_rope_head_dim), role="attention"
+        )
         out = Weight(
             name="o_proj", shape=(n * self.v_head_dim, h), split=n, split_rows=True, role="attention"
         )
@@ -287,7 +196,8 @@ class LatentAttention:
     @property
     def weights(self) -> tuple[Weight, ...]:
         """Every parameter of the layer's attention."""
-        return (*self.projections, self.up_projection, *self.norms, *self.extras)
+        index = self.index.weights if self.index is not None else ()
+        return (*self.projections, self.up_projection, *self.norms, *index, *self.extras)
 
 
 Attention: TypeAlias = GroupedAttention | LatentAttention

@@ -38,6 +38,7 @@ class DenseFFN:
     intermediate_size: int
     gated: bool = static(default=True)
     bias: bool = static(default=False)
+    shared: bool = static(default=False)
     extras: tuple[Weight, ...] = ()
 
     @property
@@ -61,7 +62,9 @@ class MoE:
     """A router, `num_experts` MLPs of which each token runs `num_experts_per_tok`, and shared MLPs.
 
     `shared_intermediate_size` is the width of the experts every token runs, None where there are
-    none. `extras` are biases, gates and other small parameters; `expert_extras` belong to experts.
+    none. `expert_input_size` is the width the routed experts read where it is not the residual's (latent
+    experts; their down and up projections are `extras`). `extras` are biases, gates and whatever else
+    each token runs or an expert owns.
     """
 
     hidden_size: int
@@ -69,7 +72,10 @@ class MoE:
     num_experts_per_tok: int
     moe_intermediate_size: int
     shared_intermediate_size: int | None = None
+    expert_input_size: int | None = None
     gated: bool = static(default=True)
+    shared_gated: bool = static(default=True)
+    shared: bool = static(default=False)
     extras: tuple[Weight, ...] = ()
 
     @property
@@ -80,23 +86,28 @@ class MoE:
     @property
     def experts(self) -> tuple[Weight, ...]:
         """The routed experts' matrices, all of them."""
+        width = self.hidden_size if self.expert_input_size is None else self.expert_input_size
         return _matrices(
-            self.hidden_size, self.moe_intermediate_size, self.gated, "expert", "experts.", self.num_experts
+            width, self.moe_intermediate_size, self.gated, "expert", "experts.", self.num_experts
         )
 
     @property
-    def shared(self) -> tuple[Weight, ...]:
+    def shared_experts(self) -> tuple[Weight, ...]:
         """The matrices every token runs."""
         if self.shared_intermediate_size is None:
             return ()
         return _matrices(
-            self.hidden_size, self.shared_intermediate_size, self.gated, "shared_expert", "shared_expert."
+            self.hidden_size,
+            self.shared_intermediate_size,
+            self.shared_gated,
+            "shared_expert",
+            "shared_expert.",
         )
 
     @property
     def weights(self) -> tuple[Weight, ...]:
         """Every parameter of the layer's feed-forward part."""
-        return (self.router, *self.experts, *self.shared, *self.extras)
+        return (self.router, *self.experts, *self.shared_experts, *self.extras)
 
     @property
     def active_elements(self) -> int:

@@ -6,6 +6,7 @@ from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.ground.record import record
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import GroupedAttention
+from kvroof.spec.recurrent import Recurrent
 
 
 @record
@@ -33,6 +34,9 @@ def check_layout(model: Architecture, layout: Layout) -> None:
         raise BadInput(f"{tp} is not a positive number of ranks", where="--tp")
     for group in model.layers:
         for mixer in group.layer.mixers:
+            if isinstance(mixer, Recurrent):
+                _divides(mixer.held.split, tp, f"heads of {mixer.kind}", model.name)
+                continue
             _divides(mixer.num_heads, tp, "attention heads", model.name)
             if isinstance(mixer, GroupedAttention):
                 heads = mixer.num_kv_heads

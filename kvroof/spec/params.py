@@ -12,12 +12,12 @@ from kvroof.spec.weights import Weight, WeightFormats
 
 def stored_weights(model: Architecture) -> Iterator[tuple[Weight, int]]:
     """Yield each weight of the decoder with how many layers hold one like it; a tied head stores none."""
-    for weight in (*model.embedding, *model.final):
+    for weight in (*model.embedding, *model.final, *model.shared):
         yield weight, 1
     if not model.tied:
         yield model.lm_head, 1
     for group in model.layers:
-        for weight in group.layer.weights:
+        for weight in group.layer.own_weights:
             yield weight, group.count
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kvroof.ground.dtypes import DTYPES, Dtype, parse_dtype
-from kvroof.ground.numeric import exact_div, minimum
+from kvroof.ground.numeric import exact_div, maximum, minimum
 from kvroof.ground.record import record
 from kvroof.spec.architecture import Architecture
-from kvroof.spec.attention import Attention
+from kvroof.spec.cache import Cache, State
 
 
 @record
@@ -21,14 +21,36 @@ class KVFormat:
         """The dtype's name, or the pair `K/V`."""
         return self.k.name if self.k.name == self.v.name else f"{self.k.name}/{self.v.name}"
 
-    def token_bytes(self, mixer: Attention, tp: int = 1) -> int:
+    def token_bytes(self, cache: Cache, tp: int = 1) -> int:
         """Return the bytes of one token's entry in one layer, on one of `tp` ranks.
 
         KV heads shard over the ranks; with fewer heads than ranks each head is held more than once.
         """
-        shards = minimum(tp, mixer.kv_split)
-        k, v = exact_div(mixer.k_width, shards), exact_div(mixer.v_width, shards)
-        return self.k.row_bytes(k) + self.v.row_bytes(v)
+        shards = minimum(tp, cache.split)
+        k, v = exact_div(cache.k_width, shards), exact_div(cache.v_width, shards)
+        return self.k.row_bytes(k) + self.v.row_bytes(v) + self.k.row_bytes(cache.index_width)
+
+
+@record
+class StateFormat:
+    """The dtypes of a fixed state, and whether a convolution keeps all its columns.
+
+    Hugging Face keeps `d_conv` columns in the model's dtype and the recurrence in fp32; engines keep one
+    column fewer (`dropped_columns` 1).
+    """
+
+    conv: Dtype = DTYPES["bf16"]
+    recurrent: Dtype = DTYPES["fp32"]
+    dropped_columns: int = 0
+
+    def state_bytes(self, state: State, tp: int = 1) -> int:
+        """Return the bytes that one sequence holds in one layer, on one of `tp` ranks."""
+        shards = minimum(tp, state.split)
+        columns = maximum(state.conv_kernel - self.dropped_columns, 0)
+        conv = exact_div(state.conv_channels, shards) * columns
+        return self.conv.row_bytes(conv) + self.recurrent.row_bytes(
+            exact_div(state.recurrent_elements, shards)
+        )
 
 
 def parse_kv_format(text: str, model: Architecture, where: str = "--kv-dtype") -> KVFormat:
@@ -47,4 +69,5 @@ def parse_kv_format(text: str, model: Architecture, where: str = "--kv-dtype") -
     return KVFormat(k=first, v=parse_dtype(v, where) if v else first)
 
 
+HF_STATE = StateFormat()
 BF16_KV = KVFormat(k=DTYPES["bf16"], v=DTYPES["bf16"])

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from kvroof.catalog.config import Config
-from kvroof.spec.attention import Chunked, Full, GroupedAttention, LatentAttention, Sliding
+from kvroof.spec.attention import GroupedAttention, LatentAttention
 from kvroof.spec.ffn import FFN, DenseFFN, MoE
+from kvroof.spec.reach import Chunked, Full, Sliding
 from kvroof.spec.weights import Weight, vector
 
 Reach: TypeAlias = Full | Sliding | Chunked

@@ -13,7 +13,8 @@ from kvroof.catalog.families.blocks import (
     window,
 )
 from kvroof.catalog.families.family import Family
-from kvroof.spec.attention import Full, GroupedAttention
+from kvroof.spec.attention import GroupedAttention
+from kvroof.spec.reach import Full
 from kvroof.spec.weights import Weight, vector
 
 LLAMA = Family(mixers=heads(qkv_bias="attention_bias", o_bias="attention_bias"), ffns=mlp(bias="mlp_bias"))
@@ -80,3 +81,13 @@ FALCON = Family(
     parallel=True,
     meaningless=frozenset({"parallel_attn"}),
 )
+
+FAMILIES = {
+    "llama": LLAMA,
+    "mistral": MISTRAL,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "gemma3": GEMMA3,
+    "gemma3_text": GEMMA3,
+    "falcon": FALCON,
+}

@@ -8,15 +8,17 @@ from typing import TypeAlias
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.families.blocks import Flag, flag, mlp
-from kvroof.spec.architecture import Layer, LayerGroup, stack
-from kvroof.spec.attention import Attention
+from kvroof.spec.architecture import Layer, LayerGroup, Mixer, Tower, stack
 from kvroof.spec.ffn import FFN
 from kvroof.spec.weights import Weight, vector
 
 MAX_LAYERS = 10_000
 
-MixersOf: TypeAlias = Callable[[Config, int], tuple[Attention, ...]]
+MixersOf: TypeAlias = Callable[[Config, int], tuple[Mixer, ...]]
 FFNsOf: TypeAlias = Callable[[Config, int], tuple[FFN, ...]]
+
+
+WeightsOf: TypeAlias = Callable[[Config], tuple[Weight, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,12 @@ class Family:
         positions: The config key of a learned position table, None where positions are computed.
         parallel: Whether attention and MLP read the same input and are summed once.
         head_bias: Whether the LM head has a bias.
+        layers: Reads the number of layers, where it is not `num_hidden_layers`.
+        layer_extras: Parameters of a layer beside attention, MLP and norms.
+        embedding_extras: Parameters beside the token table (norms, projections, per-layer tables).
+        final_extras: Parameters after the last layer beside its norm.
+        shared: Weights stored once that several layers run through.
+        encoder: The encoder of an encoder-decoder, counted as a tower.
         meaningless: Keys that the family's files carry and its class never reads.
     """
 
@@ -47,6 +55,12 @@ class Family:
     positions: str | None = None
     parallel: Flag = False
     head_bias: Flag = False
+    layers: Callable[[Config], int] | None = None
+    layer_extras: Callable[[Config, int], tuple[Weight, ...]] | None = None
+    embedding_extras: WeightsOf | None = None
+    final_extras: WeightsOf | None = None
+    shared: WeightsOf | None = None
+    encoder: Callable[[Config], Tower] | None = None
     meaningless: frozenset[str] = frozenset()
 
 
@@ -62,6 +76,13 @@ class Decoder:
     lm_head: Weight
     tied: bool
     final: tuple[Weight, ...]
+    shared: tuple[Weight, ...]
+    towers: tuple[Tower, ...]
+
+
+def layer_count(config: Config) -> int:
+    """Return `num_hidden_layers`."""
+    return config.integer("num_hidden_layers", maximum=MAX_LAYERS)
 
 
 def build(config: Config, family: Family) -> Decoder:
@@ -72,7 +93,9 @@ def build(config: Config, family: Family) -> Decoder:
     """
     config.read_nothing(family.meaningless)
     hidden = config.integer("hidden_size")
-    count = config.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    count = (
+        family.layers(config) if family.layers else config.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    )
     vocab = (
         config.integer("vocab_size", family.vocab_size) if family.vocab_size else config.integer("vocab_size")
     )
@@ -82,9 +105,13 @@ def build(config: Config, family: Family) -> Decoder:
     if family.positions:
         rows = config.integer(family.positions)
         embedding.append(Weight(name="embed_positions", shape=(rows, hidden), role="embedding"))
+    if family.embedding_extras:
+        embedding += family.embedding_extras(config)
     final = _norms("norm", family.final_norms, family.norm_bias, hidden)
     if flag(config, family.head_bias):
         final += (vector("lm_head.bias", vocab, split=vocab),)
+    if family.final_extras:
+        final += family.final_extras(config)
     return Decoder(
         hidden_size=hidden,
         vocab_size=vocab,
@@ -94,15 +121,18 @@ def build(config: Config, family: Family) -> Decoder:
         lm_head=Weight(name="lm_head", shape=(hidden, vocab), split=vocab, role="lm_head"),
         tied=config.boolean("tie_word_embeddings", family.tied),
         final=final,
+        shared=family.shared(config) if family.shared else (),
+        towers=(family.encoder(config),) if family.encoder else (),
     )
 
 
 def _layer(config: Config, family: Family, index: int, hidden: int) -> Layer:
+    extras = family.layer_extras(config, index) if family.layer_extras else ()
     norms = family.norms if isinstance(family.norms, int) else family.norms(config, index)
     return Layer(
         mixers=family.mixers(config, index),
         ffns=family.ffns(config, index),
-        norms=_norms("layernorm", norms, family.norm_bias, hidden),
+        norms=_norms("layernorm", norms, family.norm_bias, hidden) + extras,
         parallel=flag(config, family.parallel),
     )
 

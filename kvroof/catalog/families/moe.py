@@ -5,8 +5,8 @@ from __future__ import annotations
 from kvroof.catalog.config import Config
 from kvroof.catalog.families.blocks import experts, heads, late_window, latent, listed, mlp, window
 from kvroof.catalog.families.family import Family
-from kvroof.spec.attention import Full, Sliding
 from kvroof.spec.ffn import FFN
+from kvroof.spec.reach import Full, Sliding
 
 MIXTRAL = Family(
     mixers=heads(reach=window), ffns=experts(number="num_local_experts", width="intermediate_size")
@@ -73,3 +73,11 @@ DEEPSEEK = Family(
     # MTP blocks run, and hold a cache, only when speculating; KV heads mean nothing to a latent.
     meaningless=frozenset({"num_key_value_heads", "head_dim", "num_nextn_predict_layers"}),
 )
+
+FAMILIES = {
+    "mixtral": MIXTRAL,
+    "gpt_oss": GPT_OSS,
+    "qwen3_moe": QWEN3_MOE,
+    "deepseek_v2": DEEPSEEK,
+    "deepseek_v3": DEEPSEEK,
+}
