@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "kvroof"
 HEAVY = {"jax", "jaxlib", "optax", "flax", "plotly", "numpy", "scipy"}
 ARRAYS = HEAVY - {"plotly"}
-FILE_MODULES = {"glob", "io", "mmap", "os", "pathlib", "shutil", "sqlite3", "tempfile"}
+FILE_MODULES = {"glob", "io", "mmap", "os", "shutil", "sqlite3", "tempfile"}
 FILE_CALLS = {
-    "iterdir", "mkdir", "open", "read_bytes", "read_text", "rglob", "unlink", "write_bytes", "write_text",
-    "write_html", "write_image",
+    "Path", "iterdir", "mkdir", "open", "read_bytes", "read_text", "rglob", "unlink", "write_bytes",
+    "write_html", "write_image", "write_text",
 }  # fmt: skip
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -11,9 +11,9 @@ _records: list[type] = []
 _registered: set[type] = set()
 
 
-def static(**options: Any) -> Any:
+def static(*, default: Any = dataclasses.MISSING) -> Any:
     """Return a field that is structure, not number: names and choices that JAX must not trace."""
-    return dataclasses.field(metadata={"static": True}, **options)
+    return dataclasses.field(default=default, metadata={"static": True})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(static, dataclasses.field))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -225,14 +225,14 @@ def ways_out(budget: Budget, demand: Demand) -> Iterator[WayOut]:
         yield WayOut(change="tokens", from_=tokens, to=shorter, option=f"--tokens {shorter}")
     for name in ("fp8", "q4_0"):
         kv_format = KVFormat(k=DTYPES[name], v=DTYPES[name])
-        if _tried(budget, demand, kv_format=kv_format):
+        if replace(budget, kv_format=kv_format).holds(demand):
             yield WayOut(change="kv_dtype", from_=budget.kv_format.name, to=name, option=f"--kv-dtype {name}")
             break
     if budget.weights_bytes is None:
         stored = (budget.formats or budget.model.formats).name
         for name in ("fp8", "int4"):
             formats = stored_as(DTYPES[name], DTYPES[budget.model.dtype])
-            if _tried(budget, demand, formats=formats):
+            if replace(budget, formats=formats).holds(demand):
                 yield WayOut(change="weights_dtype", from_=stored, to=name, option=f"--weights-dtype {name}")
                 break
     yield from _fewer_heads(budget, demand)
@@ -240,14 +240,10 @@ def ways_out(budget: Budget, demand: Demand) -> Iterator[WayOut]:
         yield from _more_ranks(budget, demand)
     total = budget.budget_bytes - budget.available_bytes + budget.kv_bytes(demand)
     needed = -int(-(total / Fraction(str(budget.utilization))) // 1)
-    if _tried(budget, demand, capacity_bytes=needed):
+    if replace(budget, capacity_bytes=needed).holds(demand):
         yield WayOut(
             change="capacity_bytes", from_=budget.capacity_bytes, to=needed, option=f"--capacity {needed}"
         )
-
-
-def _tried(budget: Budget, demand: Demand, **changes: Any) -> bool:
-    return dataclasses.replace(budget, **changes).holds(demand)
 
 
 def _fewer_heads(budget: Budget, demand: Demand) -> Iterator[WayOut]:
@@ -258,7 +254,7 @@ def _fewer_heads(budget: Budget, demand: Demand) -> Iterator[WayOut]:
     if not heads or len(set(heads)) > 1:
         return
     for fewer in range(heads[0] - 1, 0, -1):
-        if heads[0] % fewer == 0 and _tried(budget, demand, model=_with_kv_heads(budget.model, fewer)):
+        if heads[0] % fewer == 0 and replace(budget, model=_with_kv_heads(budget.model, fewer)).holds(demand):
             option = f'"num_key_value_heads": {fewer}'
             yield WayOut(change="num_kv_heads", from_=heads[0], to=fewer, option=option)
             return
@@ -266,23 +262,23 @@ def _fewer_heads(budget: Budget, demand: Demand) -> Iterator[WayOut]:
 
 def _with_kv_heads(model: Architecture, heads: int) -> Architecture:
     groups = tuple(
-        dataclasses.replace(
+        replace(
             group,
-            layer=dataclasses.replace(
+            layer=replace(
                 group.layer,
                 mixers=tuple(_thinner(m, heads) for m in group.layer.mixers),
             ),
         )
         for group in model.layers
     )
-    return dataclasses.replace(model, layers=groups)
+    return replace(model, layers=groups)
 
 
 def _thinner(mixer: Mixer, heads: int) -> Mixer:
     """Return `mixer` with fewer KV heads; biases, whose width would change, are left out."""
     if not isinstance(mixer, GroupedAttention):
         return mixer
-    return dataclasses.replace(mixer, num_kv_heads=heads, extras=())
+    return replace(mixer, num_kv_heads=heads, extras=())
 
 
 def _more_ranks(budget: Budget, demand: Demand) -> Iterator[WayOut]:
@@ -293,7 +289,7 @@ def _more_ranks(budget: Budget, demand: Demand) -> Iterator[WayOut]:
             check_layout(budget.model, layout)
         except KvroofError:
             return
-        if _tried(budget, demand, layout=layout):
+        if replace(budget, layout=layout).holds(demand):
             yield WayOut(change="tp", from_=budget.layout.tp, to=tp, option=f"--tp {tp}")
             return
         tp *= 2

@@ -20,6 +20,18 @@ Flag: TypeAlias = bool | str | tuple[str, bool]
 """A fact of the family, or the config key that decides it, with what its absence means (else false)."""
 
 
+WINDOW_KEYS = frozenset(
+    {
+        "attention_chunk_size",
+        "max_window_layers",
+        "sliding_window",
+        "sliding_window_pattern",
+        "use_sliding_window",
+    }
+)
+"""What a list of layer types overrules, unless it names a layer that reads one of them."""
+
+
 def flag(config: Config, value: Flag) -> bool:
     """Return a family's fact, or what the config's key says."""
     if isinstance(value, bool):
@@ -55,6 +67,7 @@ def listed(default: ReachOf, window_size: int | None = None) -> ReachOf:
         types = config.array("layer_types", str, config.integer("num_hidden_layers"))
         if types is None:
             return default(config, layer)
+        config.read_nothing(WINDOW_KEYS)
         kind = types[layer]
         if kind == "full_attention":
             return Full()
