@@ -17,13 +17,14 @@ MAX_COUNT = 2**24
 """No head count, width or layer count of a real model comes near this."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model", "dim"),
+    "hidden_size": ("n_embd", "d_model", "dim", "n_embed"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv", "kv_n_heads"),
-    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "dff", "dim_ff"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
     "torch_dtype": ("dtype",),
+    "vocab_size": ("padded_vocab_size",),
 }
 """The same fact in other families' spelling; the first name is the one Llama's config uses."""
 
@@ -82,6 +83,7 @@ class Config:
         self.data, self.where, self.path = data, where, path
         self.read: set[str] = set()
         self.known: set[str] = set()
+        self.nulls: set[str] = set()
         self.children: dict[str, Config] = {}
 
     def fail(self, key: str, reason: str, way_out: str | None = None) -> NoReturn:
@@ -91,6 +93,14 @@ class Config:
     def has(self, key: str) -> bool:
         """Return whether the key, or its other spelling, is there and not null."""
         return self._value(key) is not None
+
+    def says_null(self, key: str) -> bool:
+        """Return whether the file has the key and says null, for the few classes where absence differs."""
+        self.read.add(key)
+        found = key in self.data and self.data[key] is None
+        if found:
+            self.nulls.add(key)
+        return found
 
     def read_nothing(self, keys: Collection[str]) -> None:
         """Say that `keys` are understood to mean nothing here."""
@@ -188,7 +198,7 @@ class Config:
         return {
             key: self.children[key].kept() if key in self.children else value
             for key, value in self.data.items()
-            if key in self.read and value is not None
+            if key in self.read and (value is not None or key in self.nulls)
         }
 
     def _value(self, key: str) -> Any:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from kvroof.catalog.config import Config
 from kvroof.catalog.families import FAMILIES, build
 from kvroof.catalog.names import closest
-from kvroof.catalog.quantization import read_formats, stored_dtype
+from kvroof.catalog.quantization import read_quantization, store, stored_dtype
 from kvroof.catalog.towers import TOWER_KEYS, read_towers
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.spec.architecture import Architecture
+from kvroof.spec.weights import unquantised
 
 NESTED = ("text_config", "language_config", "llm_config")
 """Where multimodal configs keep their decoder."""
@@ -48,7 +49,11 @@ class Imported(NamedTuple):
 
 
 def read_architecture(
-    data: Mapping[str, Any], where: str, name: str, ignore: Collection[str] = ()
+    data: Mapping[str, Any],
+    where: str,
+    name: str,
+    ignore: Collection[str] = (),
+    side: Mapping[str, Any] | None = None,
 ) -> Imported:
     """Return the architecture that a `config.json` describes.
 
@@ -57,6 +62,7 @@ def read_architecture(
         where: How errors name the file.
         name: What the model is called.
         ignore: Keys to treat as absent (`--ignore-key`), at any depth.
+        side: ModelOpt's `hf_quant_config.json` beside the config.
 
     Raises:
         BadInput: A key that decides the size is missing, of another type or out of bounds.
@@ -68,7 +74,7 @@ def read_architecture(
     model_type = _family_name(root, text)
     decoder = build(text, FAMILIES[model_type])
     dtype = stored_dtype(root, text)
-    formats = read_formats(root, dtype)
+    quantization = read_quantization(root, text, Config(side, where) if side is not None else None)
     towers = read_towers(root, root.text("model_type", ""), decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
     for config in {id(c): c for c in (root, text)}.values():
@@ -86,10 +92,12 @@ def read_architecture(
         final=decoder.final,
         shared=decoder.shared,
         towers=decoder.towers + towers,
-        formats=formats,
+        formats=unquantised(dtype),
         dtype=dtype.name,
         max_position_embeddings=limit,
     )
+    if quantization is not None:
+        architecture = store(architecture, quantization)
     return Imported(architecture, root.kept())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from kvroof.catalog.checkpoint import checkpoint_bytes
 from kvroof.catalog.config import read_json
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.catalog.names import closest, data_folder
@@ -96,4 +97,9 @@ def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -
     if "hub_id" in data and isinstance(data.get("config"), dict):
         data = data["config"]
     stem = path.parent.name if path.name == "config.json" else path.stem
-    return read_architecture(data, text, stem or "model", ignore_keys).architecture
+    beside = path.with_name("hf_quant_config.json")
+    side = read_json(beside) if path.name == "config.json" and beside.is_file() else None
+    model = read_architecture(data, text, stem or "model", ignore_keys, side).architecture
+    if not is_folder:
+        return model
+    return dataclasses.replace(model, checkpoint_bytes=checkpoint_bytes(path.parent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kvroof.cost.formulas import (
     attention_flops,
@@ -21,7 +22,7 @@ from kvroof.spec.attention import Attention, Execution, LatentAttention
 from kvroof.spec.ffn import FFN, MoE
 from kvroof.spec.precision import HF_STATE, KVFormat, StateFormat
 from kvroof.spec.recurrent import Recurrent
-from kvroof.spec.weights import Weight, WeightFormats
+from kvroof.spec.weights import Format, Weight, WeightFormats
 from kvroof.spec.workload import Step
 
 _FALLBACKS = ("bf16", "fp16", "fp32")
@@ -38,7 +39,7 @@ class Run:
     the score matrices go through HBM.
     """
 
-    formats: WeightFormats
+    formats: WeightFormats | None = None
     kv_format: KVFormat
     state_format: StateFormat = HF_STATE
     activation: Dtype = DTYPES["bf16"]
@@ -46,6 +47,15 @@ class Run:
     tp: int = static(default=1)
     latent: Execution = static(default="absorbed")
     io_aware: bool = static(default=True)
+
+    def storing(self, own: WeightFormats) -> Run:
+        """Return the run with the checkpoint's own storage, unless another is asked for."""
+        return self if self.formats is not None else replace(self, formats=own)
+
+    def stored(self, weight: Weight) -> Format:
+        """Return the format in which `weight` is stored."""
+        assert self.formats is not None
+        return self.formats.of(weight)
 
     def arithmetic(self, stored: Dtype | None = None) -> tuple[str, ...]:
         """Return the arithmetic to multiply in, first choice first."""
@@ -70,7 +80,9 @@ def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
     if run.tp > 1:
         ops.append(_all_reduce("embedding_all_reduce", 1, model, step, run))
     for group in model.layers:
-        ops += _layer(model, group.layer, group.count, step, run)
+        own = run.storing(group.layer.formats or model.formats)
+        ops += _layer(model, group.layer, group.count, step, own)
+    run = run.storing(model.formats)
     ops += _vectors("final_norm", model.final, 1, run)
     ops.append(_matmul(model.lm_head, 1, step.sampled, run))
     if run.tp > 1:
@@ -179,9 +191,9 @@ def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
             kind="moe",
             count=count,
             flops=matmul_flops(routed, one),
-            weight_bytes=share * run.formats.of(weight).stored_bytes(weight, run.tp),
+            weight_bytes=share * run.stored(weight).stored_bytes(weight, run.tp),
             activation_bytes=routed * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
-            compute=run.arithmetic(run.formats.of(weight).dtype),
+            compute=run.arithmetic(run.stored(weight).dtype),
         )
     for weight in moe.shared_experts:
         yield _matmul(weight, count, tokens, run)
@@ -189,7 +201,7 @@ def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
 
 def _matmul(weight: Weight, count: int, tokens: float, run: Run, kind: Kind = "gemm") -> Op:
     """Return a matrix applied to `tokens` rows: the weights read once, the rows in and out."""
-    stored = run.formats.of(weight)
+    stored = run.stored(weight)
     return Op(
         name=weight.name,
         kind=kind,
@@ -204,7 +216,7 @@ def _matmul(weight: Weight, count: int, tokens: float, run: Run, kind: Kind = "g
 def _vectors(name: str, weights: tuple[Weight, ...], count: int, run: Run) -> Iterator[Op]:
     """Yield the reading of norms, biases and other small parameters; their arithmetic is fused."""
     if weights:
-        size = sum(run.formats.of(w).stored_bytes(w, run.tp) for w in weights)
+        size = sum(run.stored(w).stored_bytes(w, run.tp) for w in weights)
         yield Op(name=name, kind="vector", count=count, weight_bytes=size, launches=0)
 
 

@@ -23,14 +23,14 @@ from kvroof.spec.weights import WeightFormats, stored_as
 from kvroof.spec.workload import Step
 
 
-def parse_formats(text: str, model: Architecture, where: str = "--weights-dtype") -> WeightFormats:
-    """Return the storage of the weights: `auto` for the checkpoint's own, else a dtype.
+def parse_formats(text: str, model: Architecture, where: str = "--weights-dtype") -> WeightFormats | None:
+    """Return the storage of the weights that a dtype asks for, None for `auto`: the checkpoint's own.
 
     Raises:
         BadInput: No such dtype.
     """
     if text == "auto":
-        return model.formats
+        return None
     return stored_as(parse_dtype(text, where), DTYPES[model.dtype])
 
 
@@ -42,7 +42,7 @@ class Plan:
     hardware: Hardware
     layout: Layout = Layout()
     kv_format: KVFormat
-    formats: WeightFormats
+    formats: WeightFormats | None = None
     allocator: Allocator = Allocator()
     compute_dtype: str | None = static(default=None)
     io_aware: bool = static(default=True)

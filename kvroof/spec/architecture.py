@@ -19,13 +19,14 @@ class Layer:
     """One block of the residual stream: its mixers, its feed-forward parts, and its norms.
 
     `parallel` says that attention and MLP read the same input and are summed once (Falcon, GPT-NeoX),
-    which saves one all-reduce.
+    which saves one all-reduce. `formats` is set where a checkpoint stores this layer unlike the rest.
     """
 
     mixers: tuple[Mixer, ...]
     ffns: tuple[FFN, ...]
     norms: tuple[Weight, ...] = ()
     parallel: bool = static(default=False)
+    formats: WeightFormats | None = None
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -62,7 +63,8 @@ class Architecture:
 
     `shared` are weights stored once that several layers run through. `order` gives the group of each
     layer from the input up. With `tied`, the head reads the embedding's matrix and stores none of its
-    own. `kv_dtype` is set only where the checkpoint says how its KV cache is stored.
+    own. `kv_dtype` is set only where the checkpoint says how its KV cache is stored, `checkpoint_bytes`
+    only where the headers of its files were read.
     """
 
     name: str = static()
@@ -78,6 +80,7 @@ class Architecture:
     shared: tuple[Weight, ...] = ()
     towers: tuple[Tower, ...] = ()
     formats: WeightFormats
+    checkpoint_bytes: int | None = None
     dtype: str = static()
     kv_dtype: str | None = static(default=None)
     max_position_embeddings: int | None = static(default=None)

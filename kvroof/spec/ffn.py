@@ -63,8 +63,9 @@ class MoE:
 
     `shared_intermediate_size` is the width of the experts every token runs, None where there are
     none. `expert_input_size` is the width the routed experts read where it is not the residual's (latent
-    experts; their down and up projections are `extras`). `extras` are biases, gates and whatever else
-    each token runs or an expert owns.
+    experts; their down and up projections are `extras`). The router also chooses among `zero_experts`,
+    which compute nothing and hold nothing (LongCat). `extras` are biases, gates and whatever else each
+    token runs or an expert owns.
     """
 
     hidden_size: int
@@ -73,6 +74,7 @@ class MoE:
     moe_intermediate_size: int
     shared_intermediate_size: int | None = None
     expert_input_size: int | None = None
+    zero_experts: int = 0
     gated: bool = static(default=True)
     shared_gated: bool = static(default=True)
     shared: bool = static(default=False)
@@ -81,7 +83,13 @@ class MoE:
     @property
     def router(self) -> Weight:
         """The matrix that scores the experts."""
-        return Weight(name="router", shape=(self.hidden_size, self.num_experts), role="router")
+        choices = self.num_experts + self.zero_experts
+        return Weight(name="router", shape=(self.hidden_size, choices), role="router")
+
+    @property
+    def computed_per_tok(self) -> float:
+        """Experts that a token computes: its share of the choices that are no zero experts."""
+        return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
 
     @property
     def experts(self) -> tuple[Weight, ...]:
@@ -113,8 +121,8 @@ class MoE:
     def active_elements(self) -> int:
         """Parameters that one token runs through."""
         idle = sum(w.elements for w in self.experts)
-        used = sum(w.elements // w.count for w in self.experts) * self.num_experts_per_tok
-        return sum(w.elements for w in self.weights) - idle + used
+        used = sum(w.elements // w.count for w in self.experts) * self.computed_per_tok
+        return sum(w.elements for w in self.weights) - idle + round(used)
 
 
 FFN: TypeAlias = DenseFFN | MoE

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvroof.ground.dtypes import DTYPES
+from kvroof.ground.numeric import ceil_div
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.ffn import MoE
 from kvroof.spec.weights import Weight, WeightFormats
 
 
-def stored_weights(model: Architecture) -> Iterator[tuple[Weight, int]]:
-    """Yield each weight of the decoder with how many layers hold one like it; a tied head stores none."""
+def stored_weights(model: Architecture) -> Iterator[tuple[Weight, int, WeightFormats]]:
+    """Yield each weight of the decoder, how many layers hold one like it, and how it is stored.
+
+    A tied head stores none.
+    """
     for weight in (*model.embedding, *model.final, *model.shared):
-        yield weight, 1
+        yield weight, 1, model.formats
     if not model.tied:
-        yield model.lm_head, 1
+        yield model.lm_head, 1, model.formats
     for group in model.layers:
+        formats = group.layer.formats or model.formats
         for weight in group.layer.own_weights:
-            yield weight, group.count
+            yield weight, group.count, formats
 
 
 def params_total(model: Architecture) -> int:
     """Return every parameter that occupies memory: decoder and towers; a tied head counts once."""
-    decoder = sum(weight.elements * layers for weight, layers in stored_weights(model))
+    decoder = sum(weight.elements * layers for weight, layers, _ in stored_weights(model))
     return decoder + sum(tower.params for tower in model.towers)
 
 
@@ -55,6 +60,19 @@ def weight_bytes(model: Architecture, formats: WeightFormats | None = None, tp: 
         formats: Storage by role; the checkpoint's own where None.
         tp: Tensor-parallel ranks.
     """
-    chosen = model.formats if formats is None else formats
-    decoder = sum(chosen.of(w).stored_bytes(w, tp) * layers for w, layers in stored_weights(model))
+    if formats is None and model.checkpoint_bytes is not None:
+        return model.checkpoint_bytes if tp == 1 else _scaled(model, model.checkpoint_bytes, tp)
+    return _counted(model, formats, tp)
+
+
+def _counted(model: Architecture, formats: WeightFormats | None, tp: int) -> int:
+    decoder = sum(
+        (formats or own).of(weight).stored_bytes(weight, tp) * layers
+        for weight, layers, own in stored_weights(model)
+    )
     return decoder + sum(DTYPES[model.dtype].row_bytes(tower.params) for tower in model.towers)
+
+
+def _scaled(model: Architecture, checkpoint_bytes: int, tp: int) -> int:
+    """Return the rank's share of a checkpoint: by headers in all, divided as the count divides."""
+    return ceil_div(checkpoint_bytes * _counted(model, None, tp), _counted(model, None, 1))

@@ -54,13 +54,20 @@ def vector(name: str, *shape: int, count: int = 1, split: int = 1) -> Weight:
     return Weight(name=name, shape=shape, count=count, split=split, role="vector")
 
 
+WHOLE = 2**40
+"""A scale block as long as the matrix: one scale per column, per row or per tensor."""
+
+
 @record
 class Format:
-    """How a weight is stored: its elements' dtype, and scales of `scale_bytes` per block of a matrix."""
+    """How a weight is stored: its elements' dtype, and `scale_bits` of scales per block of a matrix.
+
+    A scale block is `(input features, output features)`; zero points count with the scales.
+    """
 
     dtype: Dtype
     scale_block: tuple[int, int] | None = None
-    scale_bytes: int = 0
+    scale_bits: int = 0
 
     def stored_bytes(self, weight: Weight, tp: int = 1) -> int:
         """Return the bytes of `weight` on the fullest of `tp` ranks, its scales included."""
@@ -70,30 +77,46 @@ class Format:
         rows, columns = weight.shape[-2:]
         blocks = ceil_div(rows, self.scale_block[0]) * ceil_div(columns, self.scale_block[1])
         matrices = weight.count * math.prod(weight.shape[:-2])
-        return size + ceil_div(matrices * blocks, minimum(tp, weight.split)) * self.scale_bytes
+        return size + ceil_div(ceil_div(matrices * blocks, minimum(tp, weight.split)) * self.scale_bits, 8)
+
+
+@record
+class StoredAs:
+    """The format of the weights called `what`, or of that role."""
+
+    what: str = static()
+    format: Format
 
 
 @record
 class WeightFormats:
-    """The storage format of each role; roles not named keep the `default`."""
+    """The storage format of each weight, by its name, else by its role, else the `default`."""
 
     name: str = static()
     default: Format
-    by_role: dict[Role, Format]
+    exceptions: tuple[StoredAs, ...] = ()
 
     def of(self, weight: Weight) -> Format:
         """Return the format in which `weight` is stored."""
-        return self.by_role.get(weight.role, self.default)
+        for key in (weight.name, weight.role):
+            for stored in self.exceptions:
+                if stored.what == key:
+                    return stored.format
+        return self.default
 
 
 def unquantised(dtype: Dtype) -> WeightFormats:
     """Return formats that store every weight in `dtype`."""
-    return WeightFormats(name=dtype.name, default=Format(dtype=dtype), by_role={})
+    return WeightFormats(name=dtype.name, default=Format(dtype=dtype))
 
 
 def quantised(name: str, layers: Format, rest: Dtype, roles: tuple[Role, ...]) -> WeightFormats:
     """Return formats that store `roles` as `layers` says and everything else in `rest`."""
-    return WeightFormats(name=name, default=Format(dtype=rest), by_role=dict.fromkeys(roles, layers))
+    stored = tuple(StoredAs(what=role, format=layers) for role in roles)
+    return WeightFormats(name=name, default=Format(dtype=rest), exceptions=stored)
+
+
+LAYER_MATRICES: tuple[Role, ...] = ("attention", "ffn", "expert", "shared_expert")
 
 
 def stored_as(dtype: Dtype, rest: Dtype) -> WeightFormats:
@@ -105,6 +128,3 @@ def stored_as(dtype: Dtype, rest: Dtype) -> WeightFormats:
     if dtype.name in ("bf16", "fp16", "fp32"):
         return unquantised(dtype)
     return quantised(dtype.name, Format(dtype=dtype), rest, LAYER_MATRICES)
-
-
-LAYER_MATRICES: tuple[Role, ...] = ("attention", "ffn", "expert", "shared_expert")

@@ -6,7 +6,7 @@ Each function here takes what a family fixes and returns a reader `(config, laye
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from kvroof.catalog.config import Config
 from kvroof.spec.attention import GroupedAttention, LatentAttention
@@ -96,51 +96,72 @@ def every_nth_full(period: int, window_size: int, key: str | None = None) -> Rea
     return reach
 
 
+class Shape(NamedTuple):
+    """The heads of one layer: queries, keys and values, and their widths."""
+
+    heads: int
+    kv_heads: int
+    k_width: int
+    v_width: int
+
+
+def head_shape(config: Config, head_dim: int | None = None) -> Shape:
+    """Return the heads in Llama's spelling; `head_dim` is the class's where it is not hidden/heads."""
+    hidden, n = config.integer("hidden_size"), config.integer("num_attention_heads")
+    width = config.optional_integer("head_dim") or head_dim or _even(config, hidden, n)
+    return Shape(n, config.integer("num_key_value_heads", n), width, width)
+
+
 def heads(
     *,
     head_dim: int | None = None,
     qkv_bias: Flag = False,
     o_bias: Flag = False,
     qk_norm: Literal["head", "full"] | None = None,
+    qk_norm_if: Flag = True,
     sinks: bool = False,
     reach: ReachOf = full,
+    shape: Callable[[Config, int], Shape] | None = None,
+    extras: Callable[[Config, int], tuple[Weight, ...]] | None = None,
 ) -> Callable[[Config, int], tuple[GroupedAttention, ...]]:
     """Return a reader of MHA, GQA or MQA heads.
 
-    `head_dim` is the class's default where it is not hidden/heads. `qk_norm` is one vector per head
-    width, or over all heads. `sinks` is one learned logit per head.
+    `head_dim` is the class's default where it is not hidden/heads; `shape` reads heads that differ by
+    layer or have another spelling. `qk_norm` is one vector per head width, or over all heads. `sinks` is
+    one learned logit per head. `extras` are further parameters of the layer's attention (gates).
     """
 
     def read(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
-        hidden, n = config.integer("hidden_size"), config.integer("num_attention_heads")
-        m = config.integer("num_key_value_heads", n)
+        hidden = config.integer("hidden_size")
+        n, m, k_width, v_width = shape(config, layer) if shape else head_shape(config, head_dim)
         if n % m:
             config.fail("num_key_value_heads", f"{m} does not divide {n} attention heads")
-        width = config.optional_integer("head_dim") or head_dim or _even(config, hidden, n)
-        extras: list[Weight] = []
+        own: list[Weight] = []
         if flag(config, qkv_bias):
-            extras += [
-                vector("q_proj.bias", n * width, split=n),
-                vector("k_proj.bias", m * width, split=m),
-                vector("v_proj.bias", m * width, split=m),
+            own += [
+                vector("q_proj.bias", n * k_width, split=n),
+                vector("k_proj.bias", m * k_width, split=m),
+                vector("v_proj.bias", m * v_width, split=m),
             ]
         if flag(config, o_bias):
-            extras.append(vector("o_proj.bias", hidden))
-        if qk_norm == "head":
-            extras += [vector("q_norm", width), vector("k_norm", width)]
-        elif qk_norm == "full":
-            extras += [vector("q_norm", n * width, split=n), vector("k_norm", m * width, split=m)]
+            own.append(vector("o_proj.bias", hidden))
+        if qk_norm and flag(config, qk_norm_if):
+            over = (n, m) if qk_norm == "full" else (1, 1)
+            own += [
+                vector(f"{name}_norm", count * k_width, split=count)
+                for name, count in zip("qk", over, strict=True)
+            ]
         if sinks:
-            extras.append(vector("sinks", n, split=n))
+            own.append(vector("sinks", n, split=n))
         return (
             GroupedAttention(
                 hidden_size=hidden,
                 num_heads=n,
                 num_kv_heads=m,
-                head_dim=width,
-                v_head_dim=width,
+                head_dim=k_width,
+                v_head_dim=v_width,
                 reach=reach(config, layer),
-                extras=tuple(extras),
+                extras=(*own, *(extras(config, layer) if extras else ())),
             ),
         )
 
@@ -153,22 +174,45 @@ def _even(config: Config, hidden: int, num_heads: int) -> int:
     return hidden // num_heads
 
 
-def latent(config: Config, layer: int) -> tuple[LatentAttention, ...]:
-    """Return multi-head latent attention in DeepSeek's spelling."""
+def latent(
+    config: Config, layer: int, v_head_dim: int | None = None
+) -> tuple[LatentAttention, ...]:
+    """Return multi-head latent attention in DeepSeek's spelling.
+
+    `v_head_dim` is the family's where its files leave that out.
+    """
+    hidden, q_rank = config.integer("hidden_size"), config.optional_integer("q_lora_rank")
+    rank, rope = config.integer("kv_lora_rank"), config.integer("qk_rope_head_dim")
+    biases: tuple[Weight, ...] = ()
     if config.boolean("attention_bias", False):
-        config.fail("attention_bias", "biases are not known for latent attention")
+        biases = (vector("kv_a_proj.bias", rank + rope), vector("o_proj.bias", hidden))
+        biases += (vector("q_a_proj.bias", q_rank),) if q_rank is not None else ()
     return (
         LatentAttention(
-            hidden_size=config.integer("hidden_size"),
+            hidden_size=hidden,
             num_heads=config.integer("num_attention_heads"),
-            q_lora_rank=config.optional_integer("q_lora_rank"),
-            kv_lora_rank=config.integer("kv_lora_rank"),
+            q_lora_rank=q_rank,
+            kv_lora_rank=rank,
             qk_nope_head_dim=config.integer("qk_nope_head_dim"),
-            qk_rope_head_dim=config.integer("qk_rope_head_dim"),
-            v_head_dim=config.integer("v_head_dim"),
+            qk_rope_head_dim=rope,
+            v_head_dim=config.integer("v_head_dim", v_head_dim) if v_head_dim else config.integer("v_head_dim"),
             reach=Full(),
+            extras=biases,
         ),
     )
+
+
+def one_of(config: Config, keys: str | tuple[str, ...], **bounds: int) -> int:
+    """Return the whole number that a family's files spell under one of `keys`.
+
+    Raises:
+        BadInput: None is there, or two disagree.
+    """
+    names = (keys,) if isinstance(keys, str) else keys
+    found = {name: config.integer(name, **bounds) for name in names if config.has(name)}
+    if len(set(found.values())) > 1:
+        config.fail(" and ".join(found), "say different numbers of the same thing")
+    return next(iter(found.values())) if found else config.integer(names[0])
 
 
 def mlp(
@@ -191,17 +235,22 @@ def four_times_hidden(config: Config) -> int:
 
 def experts(
     *,
-    number: str = "num_experts",
+    number: str | tuple[str, ...] = "num_experts",
     width: str = "moe_intermediate_size",
+    active: str | tuple[str, ...] = "num_experts_per_tok",
     shared: Callable[[Config], int | None] | None = None,
+    shared_bias: Flag = False,
     biases: bool = False,
     extras: Callable[[Config], tuple[Weight, ...]] | None = None,
 ) -> Callable[[Config, int], tuple[FFN, ...]]:
-    """Return a reader of a mixture of experts; `biases` gives the router and every expert theirs."""
+    """Return a reader of a mixture of experts; `biases` gives the router and every expert theirs.
+
+    A key may have several spellings. `shared` is the width of the experts that every token runs.
+    """
 
     def read(config: Config, layer: int) -> tuple[FFN, ...]:
-        hidden, count, inner = config.integer("hidden_size"), config.integer(number), config.integer(width)
-        active = config.integer("num_experts_per_tok", maximum=count)
+        hidden, count, inner = config.integer("hidden_size"), one_of(config, number), config.integer(width)
+        common = shared(config) if shared else None
         own: tuple[Weight, ...] = ()
         if biases:
             own = (
@@ -209,13 +258,18 @@ def experts(
                 vector("experts.gate_up_proj.bias", 2 * inner, count=count, split=inner),
                 vector("experts.down_proj.bias", hidden, count=count),
             )
+        if common and flag(config, shared_bias):
+            own += (
+                vector("shared_expert.gate_up_proj.bias", 2 * common, split=common),
+                vector("shared_expert.down_proj.bias", hidden),
+            )
         return (
             MoE(
                 hidden_size=hidden,
                 num_experts=count,
-                num_experts_per_tok=active,
+                num_experts_per_tok=one_of(config, active, maximum=count),
                 moe_intermediate_size=inner,
-                shared_intermediate_size=shared(config) if shared else None,
+                shared_intermediate_size=common,
                 extras=own + (extras(config) if extras else ()),
             ),
         )

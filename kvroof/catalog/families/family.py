@@ -33,6 +33,7 @@ class Family:
         final_norms: Norms after the last layer.
         tied: What `tie_word_embeddings` means when the file leaves it out.
         vocab_size: The class's vocabulary, where real files leave it out.
+        embedding_width: The config key of the token table's width, where it may not be the residual's.
         positions: The config key of a learned position table, None where positions are computed.
         parallel: Whether attention and MLP read the same input and are summed once.
         head_bias: Whether the LM head has a bias.
@@ -48,10 +49,11 @@ class Family:
     mixers: MixersOf
     ffns: FFNsOf = mlp()
     norms: int | Callable[[Config, int], int] = 2
-    norm_bias: bool = False
+    norm_bias: Flag = False
     final_norms: int = 1
     tied: bool = False
     vocab_size: int | None = None
+    embedding_width: str | None = None
     positions: str | None = None
     parallel: Flag = False
     head_bias: Flag = False
@@ -101,13 +103,15 @@ def build(config: Config, family: Family) -> Decoder:
     )
     layers = [_layer(config, family, i, hidden) for i in range(count)]
     groups, order = stack(layers)
-    embedding = [Weight(name="embed_tokens", shape=(vocab, hidden), split=vocab, role="embedding")]
+    width = config.integer(family.embedding_width, hidden) if family.embedding_width else hidden
+    norm_bias = flag(config, family.norm_bias)
+    embedding = [Weight(name="embed_tokens", shape=(vocab, width), split=vocab, role="embedding")]
     if family.positions:
         rows = config.integer(family.positions)
         embedding.append(Weight(name="embed_positions", shape=(rows, hidden), role="embedding"))
     if family.embedding_extras:
         embedding += family.embedding_extras(config)
-    final = _norms("norm", family.final_norms, family.norm_bias, hidden)
+    final = _norms("norm", family.final_norms, norm_bias, hidden)
     if flag(config, family.head_bias):
         final += (vector("lm_head.bias", vocab, split=vocab),)
     if family.final_extras:
@@ -118,7 +122,7 @@ def build(config: Config, family: Family) -> Decoder:
         layers=groups,
         order=order,
         embedding=tuple(embedding),
-        lm_head=Weight(name="lm_head", shape=(hidden, vocab), split=vocab, role="lm_head"),
+        lm_head=Weight(name="lm_head", shape=(width, vocab), split=vocab, role="lm_head"),
         tied=config.boolean("tie_word_embeddings", family.tied),
         final=final,
         shared=family.shared(config) if family.shared else (),
@@ -132,7 +136,7 @@ def _layer(config: Config, family: Family, index: int, hidden: int) -> Layer:
     return Layer(
         mixers=family.mixers(config, index),
         ffns=family.ffns(config, index),
-        norms=_norms("layernorm", norms, family.norm_bias, hidden) + extras,
+        norms=_norms("layernorm", norms, flag(config, family.norm_bias), hidden) + extras,
         parallel=flag(config, family.parallel),
     )
 
