@@ -101,17 +101,18 @@ def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
 
 
 def _layer(model: Architecture, layer: Layer, count: int, step: Step, run: Run) -> Iterator[Op]:
-    yield from _vectors("norms", layer.norms, count, run)
+    yield from _matrices(layer.norms, count, step.tokens, run)
+    yield from _vectors("norms", tuple(w for w in layer.norms if w.role == "vector"), count, run)
     for mixer in layer.mixers:
         if isinstance(mixer, Recurrent):
             yield from _recurrent(mixer, count, step, run)
         else:
             yield from _attention(mixer, count, step, run)
-    if run.tp > 1 and not layer.parallel:
+    if run.tp > 1 and layer.mixers and not (layer.parallel and layer.ffns):
         yield _all_reduce("attention_all_reduce", count, model, step, run)
     for ffn in layer.ffns:
         yield from _feed_forward(ffn, count, step.tokens, run)
-    if run.tp > 1:
+    if run.tp > 1 and layer.ffns:
         yield _all_reduce("ffn_all_reduce", count, model, step, run)
 
 
@@ -125,6 +126,7 @@ def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[O
         yield _matmul(mixer.up_projection, count, rebuilt, run)
     yield _scores(mixer, count, step, run)
     yield _matmul(out, count, step.tokens, run)
+    yield from _matrices(mixer.extras, count, step.tokens, run)
     small = tuple(w for w in mixer.weights if w.role == "vector")
     yield from _vectors("attention_vectors", small, count, run)
 
@@ -175,6 +177,7 @@ def _feed_forward(ffn: FFN, count: int, tokens: int, run: Run) -> Iterator[Op]:
     else:
         for weight in ffn.projections:
             yield _matmul(weight, count, tokens, run)
+    yield from _matrices(ffn.extras, count, tokens, run)
     small = tuple(w for w in ffn.weights if w.role == "vector")
     yield from _vectors("ffn_vectors", small, count, run)
 
@@ -218,6 +221,13 @@ def _vectors(name: str, weights: tuple[Weight, ...], count: int, run: Run) -> It
     if weights:
         size = sum(run.stored(w).stored_bytes(w, run.tp) for w in weights)
         yield Op(name=name, kind="vector", count=count, weight_bytes=size, launches=0)
+
+
+def _matrices(weights: tuple[Weight, ...], count: int, tokens: float, run: Run) -> Iterator[Op]:
+    """Yield the matrices among a part's extras: adapters, gates, latent projections. Every token runs them."""
+    for weight in weights:
+        if weight.role != "vector":
+            yield _matmul(weight, count, tokens, run)
 
 
 def _lookup(model: Architecture, step: Step, run: Run) -> Op:

@@ -166,10 +166,14 @@ def _arithmetic(cache: Cache, layers: int, kv: KVFormat) -> str:
 
 
 def _state_arithmetic(held: State, layers: int, state: StateFormat) -> str:
-    columns = held.conv_kernel - state.dropped_columns if held.conv_kernel else 0
-    conv = f"{held.conv_channels} x {columns} convolution in {state.conv.name}"
-    recurrent = f"{held.recurrent_elements} recurrent in {state.recurrent.name}"
-    return f"{layers} layers x ({conv} + {recurrent}) = {layers * state.state_bytes(held):,} B per sequence"
+    parts = []
+    if held.conv_channels:
+        parts.append(f"{held.conv_channels} x {state.columns(held)} convolution in {state.conv.name}")
+    if held.recurrent_elements:
+        dtype = state.conv if held.in_model_dtype else state.recurrent
+        parts.append(f"{held.recurrent_elements} recurrent in {dtype.name}")
+    total = f"{layers * state.state_bytes(held):,} B per sequence"
+    return f"{layers} layers x ({' + '.join(parts)}) = {total}"
 
 
 def kv(

@@ -31,12 +31,16 @@ class Cache:
 class State:
     """Elements that one layer holds per sequence, whatever its length.
 
-    A convolution keeps its last `conv_kernel` columns (Hugging Face) or one fewer (engines) of
-    `conv_channels`; `recurrent_elements` is the recurrent state, fp32 by default. `split` is the largest
-    number of ranks that divide it.
+    A convolution keeps its last `conv_kernel` columns (Hugging Face) or one fewer (engines; everyone with
+    `dropped_columns` 1) of `conv_channels`; `recurrent_elements` is the recurrent state, fp32 by default,
+    with `in_model_dtype` kept as the convolution is. `split` is the largest number of ranks that divide
+    it; each holds `conv_replicated` of the channels whole (Mamba-2's B and C where heads share a group).
     """
 
     conv_channels: int = 0
     conv_kernel: int = 0
     recurrent_elements: int = 0
     split: int = 1
+    conv_replicated: int = 0
+    dropped_columns: int = 0
+    in_model_dtype: bool = static(default=False)

@@ -43,12 +43,16 @@ class StateFormat:
     recurrent: Dtype = DTYPES["fp32"]
     dropped_columns: int = 0
 
+    def columns(self, state: State) -> int:
+        """Return the columns that a convolution keeps."""
+        return maximum(state.conv_kernel - maximum(self.dropped_columns, state.dropped_columns), 0)
+
     def state_bytes(self, state: State, tp: int = 1) -> int:
         """Return the bytes that one sequence holds in one layer, on one of `tp` ranks."""
         shards = minimum(tp, state.split)
-        columns = maximum(state.conv_kernel - self.dropped_columns, 0)
-        conv = exact_div(state.conv_channels, shards) * columns
-        return self.conv.row_bytes(conv) + self.recurrent.row_bytes(
+        channels = exact_div(state.conv_channels - state.conv_replicated, shards) + state.conv_replicated
+        recurrent = self.conv if state.in_model_dtype else self.recurrent
+        return self.conv.row_bytes(channels * self.columns(state)) + recurrent.row_bytes(
             exact_div(state.recurrent_elements, shards)
         )
 

@@ -20,13 +20,15 @@ class Weight:
 
     `split` is the largest number of tensor-parallel ranks that divide the tensor among themselves
     (KV heads for a key projection, 1 for what every rank holds whole); beyond it ranks hold copies.
-    They take columns each, or rows with `split_rows` (the second matrix of a pair).
+    They take columns each, or rows with `split_rows` (the second matrix of a pair). Of the columns,
+    every rank holds `replicated` whole (Mamba-2's B and C where heads share one group).
     """
 
     name: str = static()
     shape: tuple[int, ...]
     count: int = 1
     split: int = 1
+    replicated: int = 0
     split_rows: bool = static(default=False)
     role: Role = static()
 
@@ -40,13 +42,16 @@ class Weight:
         shards = minimum(tp, self.split)
         if self.role in ("embedding", "lm_head"):
             return ceil_div(self.elements, shards)
-        return exact_div(self.elements, shards)
+        whole = self.count * math.prod(self.shape[:-1]) * self.replicated
+        return exact_div(self.elements - whole, shards) + whole
 
     def widths_per_rank(self, tp: int) -> tuple[float, float]:
         """Return the (input, output) features that one of `tp` ranks multiplies with."""
         shards = minimum(tp, self.split)
         rows, columns = self.shape[-2:]
-        return (rows / shards, columns) if self.split_rows else (rows, columns / shards)
+        if self.split_rows:
+            return rows / shards, columns
+        return rows, (columns - self.replicated) / shards + self.replicated
 
 
 def vector(name: str, *shape: int, count: int = 1, split: int = 1) -> Weight:

@@ -66,7 +66,7 @@ def test_list_show_and_doctor_print_what_they_found(kvroof):
 @pytest.mark.parametrize(
     ("args", "steps"),
     [
-        (("kv", M), ("32 layers x 8 KV heads", "131,072", "512 blocks of 16")),
+        (("kv", M), ("32 layers x", "= 131,072 B", "512 blocks of 16")),
         (("fit", M, H), ("budget = capacity x utilization", "headroom = budget - total")),
         (("estimate", M, H), ("HBM 3.35 TB/s", "989.4 TFLOP/s", "GFLOP", "compute")),
     ],

@@ -9,7 +9,8 @@ n * n pairs where causal attention has n (n + 1) / 2).
 Tolerance. kvroof counts matrix products and leaves out what is fused around them: softmax (5 FLOPs per
 score beside `2 (qk_dim + v_dim)`, here 320 or more), norms (4 per element beside 2 * out_features),
 the gate of the MLP (5 per element beside 6 * hidden) and the residual sums. At these widths they are
-under 2 % of a layer, and they only add: XLA's figure is never below kvroof's.
+under 1 % of a layer. The other way, XLA drops the scores of a query that sees a single key (their
+softmax is 1), at most one query in 8 here: under 0.2 %.
 """
 
 import jax
@@ -81,7 +82,7 @@ def kvroof_flops(config, step, only=None, latent="absorbed"):
 
 
 def agrees(counted, compiled):
-    assert 0 < counted <= compiled <= counted * (1 + TOLERANCE), f"{compiled / counted - 1:+.2%}"
+    assert compiled == pytest.approx(counted, rel=TOLERANCE)
 
 
 def one(count, query_len, kv_len):

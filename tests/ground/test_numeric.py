@@ -68,10 +68,11 @@ def test_nothing_integer_crosses_the_door():
     if not jax.config.jax_enable_x64:
         with pytest.raises(RuntimeError, match="jax_enable_x64"):
             relax(demand)
+    before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     try:
         leaves = jax.tree_util.tree_leaves(relax(demand))
         assert {str(leaf.dtype) for leaf in leaves} == {"float64"}
         assert [float(leaf) for leaf in leaves] == [4096, 8, 0, 0]
     finally:
-        jax.config.update("jax_enable_x64", False)
+        jax.config.update("jax_enable_x64", before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvroof.catalog.config import Config
 from kvroof.catalog.families.blocks import (
     Reach,
@@ -46,9 +48,15 @@ def _sliding(config: Config, absent: int) -> Sliding:
     return Sliding(size=config.integer("sliding_window", absent))
 
 
-def grouped(head_dim: int | None = None) -> object:
-    """Placeholder."""
-    return head_dim
+def grouped(head_dim: int | None = None) -> Callable[[Config, int], Shape]:
+    """Return a reader of heads whose KV heads the file must state: their class would guess a number."""
+
+    def shape(config: Config, layer: int) -> Shape:
+        if not config.says_null("num_key_value_heads"):
+            config.integer("num_key_value_heads")
+        return head_shape(config, head_dim)
+
+    return shape
 
 
 def _smollm3_window(config: Config, layer: int) -> Reach:
@@ -76,23 +84,23 @@ def _exaone4_window(config: Config, layer: int) -> Reach:
 
 
 LLAMA = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(bias="mlp_bias"))
-MISTRAL = Family(mixers=heads(reach=stated_window(4096)), meaningless=frozenset({"layer_types"}))
-MINISTRAL = Family(mixers=heads(reach=listed(stated_window(4096), 4096)))
-MINISTRAL3 = Family(mixers=heads(head_dim=128, reach=window), meaningless=frozenset({"layer_types"}))
-QWEN2 = Family(mixers=heads(qkv_bias=True, reach=listed(late_window)))
+MISTRAL = Family(mixers=heads(shape=grouped(), reach=stated_window(4096)), meaningless=frozenset({"layer_types"}))
+MINISTRAL = Family(mixers=heads(shape=grouped(), reach=listed(stated_window(4096), 4096)))
+MINISTRAL3 = Family(mixers=heads(shape=grouped(128), reach=window), meaningless=frozenset({"layer_types"}))
+QWEN2 = Family(mixers=heads(shape=grouped(), qkv_bias=True, reach=listed(late_window)))
 MIMO = Family(
-    mixers=heads(qkv_bias=(BIAS, True), reach=late_window),
+    mixers=heads(shape=grouped(), qkv_bias=True, reach=late_window),
     # The multi-token block runs, and holds a cache, only when speculating.
-    meaningless=frozenset({"num_nextn_predict_layers"}),
+    meaningless=frozenset({BIAS, "num_nextn_predict_layers"}),
 )
 QWEN3 = Family(
-    mixers=heads(head_dim=128, qk_norm="head", qkv_bias=BIAS, o_bias=BIAS, reach=listed(late_window))
+    mixers=heads(shape=grouped(128), qk_norm="head", qkv_bias=BIAS, o_bias=BIAS, reach=listed(late_window))
 )
 SEED_OSS = Family(
-    mixers=heads(head_dim=128, qkv_bias=(BIAS, True), o_bias="attention_out_bias"), ffns=mlp(bias="mlp_bias")
+    mixers=heads(shape=grouped(128), qkv_bias=(BIAS, True), o_bias="attention_out_bias"), ffns=mlp(bias="mlp_bias")
 )
 SMOLLM3 = Family(
-    mixers=heads(qkv_bias=BIAS, o_bias=BIAS, reach=listed(_smollm3_window)),
+    mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, reach=listed(_smollm3_window)),
     ffns=mlp(bias="mlp_bias"),
     tied=True,
     meaningless=_WINDOW_UNUSED | {"sliding_window", "no_rope_layers", "no_rope_layer_interval"},
@@ -119,24 +127,25 @@ OLMO3 = Family(
     )
 )
 GRANITE_SWA = Family(
-    mixers=heads(qkv_bias=BIAS, o_bias=BIAS, sinks=True, reach=listed(first_of_n_full(4, 128), 128)),
+    mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, sinks=True, reach=listed(first_of_n_full(4, 128), 128)),
     ffns=mlp(bias="mlp_bias"),
     tied=True,
     meaningless=frozenset({"layer_rope_theta"}),
 )
 CWM = Family(
-    mixers=heads(head_dim=128, reach=listed(first_of_n_full(4, 8192), 8192)), ffns=mlp(bias="mlp_bias")
+    mixers=heads(shape=grouped(128), reach=listed(first_of_n_full(4, 8192), 8192)), ffns=mlp(bias="mlp_bias")
 )
-IQUEST = Family(mixers=heads(head_dim=128, qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(bias="mlp_bias"))
+IQUEST = Family(mixers=heads(shape=grouped(128), qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(bias="mlp_bias"))
 PHI3 = Family(
     mixers=heads(reach=window), meaningless=frozenset({"attention_bias", "mlp_bias", "full_attn_mod"})
 )
-GLM = Family(mixers=heads(head_dim=128, qkv_bias=(BIAS, True)))
-GLM4 = Family(mixers=heads(head_dim=128, qkv_bias=(BIAS, True)), norms=4)
-EXAONE4 = Family(mixers=heads(qk_norm="head", reach=listed(_exaone4_window)))
+GLM = Family(mixers=heads(shape=grouped(128), qkv_bias=(BIAS, True)))
+GLM4 = Family(mixers=heads(shape=grouped(128), qkv_bias=(BIAS, True)), norms=4)
+EXAONE = Family(mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(bias="mlp_bias"))
+EXAONE4 = Family(mixers=heads(shape=grouped(), qk_norm="head", reach=listed(_exaone4_window)))
 ARCEE = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(gated=False, bias="mlp_bias"))
 ERNIE4_5 = Family(
-    mixers=heads(head_dim=128, qkv_bias="use_bias", o_bias="use_bias"), ffns=mlp(bias="use_bias"), tied=True
+    mixers=heads(shape=grouped(128), qkv_bias="use_bias", o_bias="use_bias"), ffns=mlp(bias="use_bias"), tied=True
 )
 JAIS2 = Family(
     mixers=heads(qkv_bias=(BIAS, True), o_bias=(BIAS, True)),
@@ -179,7 +188,7 @@ def _bitnet_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
     )
 
 
-BITNET = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS, extras=_sub_norm), ffns=_bitnet_ffns)
+BITNET = Family(mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, extras=_sub_norm), ffns=_bitnet_ffns)
 
 
 def _lambdas(config: Config, layer: int) -> tuple[Weight, ...]:
@@ -245,7 +254,7 @@ def _doge_gate(config: Config, layer: int) -> tuple[Weight, ...]:
     """Return the parameters of Doge's dynamic mask: a decay per KV head and its projection."""
     if config.boolean("is_moe", False):
         config.fail("is_moe", "Doge's product-key experts are not known")
-    _, _, m, width = (config, *head_shape(config)[:3])
+    _, m, width, _ = head_shape(config)
     bias = (vector("dt_proj.bias", m),) if config.boolean(BIAS, False) else ()
     return vector("A", m, split=m), Weight(name="dt_proj", shape=(m * width, m), role="attention"), *bias
 
@@ -273,7 +282,7 @@ FAMILIES = {
     "diffllama": DIFFLLAMA,
     "doge": DOGE,
     "ernie4_5": ERNIE4_5,
-    "exaone": LLAMA,
+    "exaone": EXAONE,
     "exaone4": EXAONE4,
     "glm": GLM,
     "glm4": GLM4,
