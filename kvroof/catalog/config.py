@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import MIB, format_bytes
@@ -17,13 +17,14 @@ MAX_COUNT = 2**24
 """No head count, width or layer count of a real model comes near this."""
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model", "dim", "n_embed"),
-    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("n_embd", "d_model", "dim", "n_embed", "model_dim", "embedding_dim"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "num_transformer_layers", "num_blocks"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads"),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv", "kv_n_heads"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "dff", "dim_ff"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_sequence_length"),
     "torch_dtype": ("dtype",),
+    "tie_word_embeddings": ("tie_embedding",),
     "vocab_size": ("padded_vocab_size",),
 }
 """The same fact in other families' spelling; the first name is the one Llama's config uses."""
@@ -85,6 +86,7 @@ class Config:
         self.known: set[str] = set()
         self.nulls: set[str] = set()
         self.children: dict[str, Config] = {}
+        self.arrays: set[tuple[str, type | tuple[type, ...], int | None]] = set()
 
     def fail(self, key: str, reason: str, way_out: str | None = None) -> NoReturn:
         """Raise BadInput that names this file and `key`."""
@@ -168,6 +170,8 @@ class Config:
         value = self._value(key)
         if value is None:
             return None
+        if (key, kind, length) in self.arrays:
+            return cast(list[Any], value)
         if not isinstance(value, list):
             self.fail(key, f"{_show(value)} is not a list")
         if length is not None and len(value) != length:
@@ -176,6 +180,7 @@ class Config:
         for item in value:
             if not isinstance(item, wanted) or (isinstance(item, bool) and bool not in wanted):
                 self.fail(key, f"holds {_show(item)}")
+        self.arrays.add((key, kind, length))
         return value
 
     def child(self, key: str) -> Config | None:

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.families import FAMILIES, build
+from kvroof.catalog.multimodal import Parts, filled, is_tied, take_apart
 from kvroof.catalog.names import closest
 from kvroof.catalog.quantization import read_quantization, store, stored_dtype
-from kvroof.catalog.towers import TOWER_KEYS, read_towers
+from kvroof.catalog.towers import TOWER_KEYS, TOWERS, read_towers
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.weights import unquantised
-
-NESTED = ("text_config", "language_config", "llm_config")
-"""Where multimodal configs keep their decoder."""
 
 _STRUCTURE = frozenset(
     "attention attn cache window head heads expert experts layer layers rank state states kv moe".split()
@@ -25,13 +23,17 @@ _STRUCTURE = frozenset(
 
 _HARMLESS = frozenset(
     """
-    attention_dropout attention_probs_dropout_prob attention_softmax_in_fp32 attn_implementation
-    attn_dropout_prob attn_logit_softcapping attn_pdrop attention_value_scale cache_implementation
-    _attn_implementation _attn_implementation_autoset layer_norm_eps layer_norm_epsilon layerdrop
-    output_attentions output_hidden_states query_pre_attn_scalar router_aux_loss_coef use_cache
-    moe_router_dtype output_router_logits qk_head_dim ep_size moe_loss_weight
-    layer_norm_rms_epsilon expert_dropout attention_multiplier head_dtype initial_context_length
-    experts_per_token pruned_heads use_flash_attn scale_attn_weights flash_attn
+    attention_dropout attention_dropout_prob attention_multiplier attention_probs_dropout_prob
+    attention_softmax_in_fp32 attention_value_scale attn_dropout_prob attn_implementation
+    _attn_implementation _attn_implementation_autoset attn_logit_softcapping attn_pdrop cache_implementation
+    ep_size expert_dropout experts_per_token flash_attn _flash_attn_2_enabled head_dtype
+    initial_context_length layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon layerdrop
+    moe_loss_weight moe_router_dtype output_attentions output_hidden_states output_router_logits
+    pruned_heads qk_head_dim query_pre_attn_scalar router_aux_loss_coef scale_attention_softmax_in_fp32
+    scale_attn_weights use_cache use_flash_attention use_flash_attention_2 use_flash_attn
+    adapter_layer_norm_eps insert_layer_id mm_vision_select_layer projection_layer_norm_eps select_layer
+    vision_feature_layer
+    vision_feature_layer vision_feature_select_strategy
     """.split()
 )
 """Structural-sounding keys of known families that change no shape, no cache and no cost."""
@@ -69,15 +71,15 @@ def read_architecture(
         Unsupported: An unknown `model_type`, quantization or tower, or a structural key that is not
             understood.
     """
-    root = Config(_without(data, frozenset(ignore)), where)
-    text = next((child for key in NESTED if (child := root.child(key)) is not None), root)
-    model_type = _family_name(root, text)
+    root = Config(filled(_without(data, frozenset(ignore))), where)
+    parts = take_apart(root, FAMILIES)
+    text, model_type = parts.text, _family_name(parts)
     decoder = build(text, FAMILIES[model_type])
     dtype = stored_dtype(root, text)
     quantization = read_quantization(root, text, Config(side, where) if side is not None else None)
-    towers = read_towers(root, root.text("model_type", ""), decoder.hidden_size)
+    towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
-    for config in {id(c): c for c in (root, text)}.values():
+    for config in {id(c): c for c in (root, parts.scope, text)}.values():
         _refuse_unread(config)
     architecture = Architecture(
         name=name,
@@ -88,7 +90,7 @@ def read_architecture(
         order=decoder.order,
         embedding=decoder.embedding,
         lm_head=decoder.lm_head,
-        tied=decoder.tied,
+        tied=is_tied(parts, decoder.tied),
         final=decoder.final,
         shared=decoder.shared,
         towers=decoder.towers + towers,
@@ -101,21 +103,21 @@ def read_architecture(
     return Imported(architecture, root.kept())
 
 
-def _family_name(root: Config, text: Config) -> str:
-    """Return the known `model_type`: the file's own, else that of its nested decoder."""
-    outer, inner = root.text("model_type", ""), text.text("model_type", "")
-    for candidate in (outer, inner):
-        if candidate in FAMILIES:
-            return candidate
-    found = outer or inner
+def _family_name(parts: Parts) -> str:
+    """Return the known `model_type` of the decoder, or refuse one that is not known."""
+    wrapped = parts.text is not parts.scope and bool(parts.outer)
+    unknown = wrapped and parts.outer not in TOWERS and parts.outer not in FAMILIES
+    found = parts.outer if unknown else parts.inner
     if not found:
-        raise BadInput("missing, so the architecture is unknown", where=root.where, key="model_type")
-    raise Unsupported(
-        f"{found!r} is not an architecture kvroof understands",
-        where=root.where,
-        key="model_type",
-        way_out=closest(found, FAMILIES) or "CONTRIBUTING.md says how to add a family",
-    )
+        raise BadInput("missing, so the architecture is unknown", where=parts.scope.where, key="model_type")
+    if unknown or found not in FAMILIES:
+        raise Unsupported(
+            f"{found!r} is not an architecture kvroof understands",
+            where=parts.scope.where,
+            key="model_type",
+            way_out=closest(found, FAMILIES) or "CONTRIBUTING.md says how to add a family",
+        )
+    return found
 
 
 def _refuse_unread(config: Config) -> None:

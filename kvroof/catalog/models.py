@@ -76,8 +76,10 @@ def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -
     """
     text = str(name_or_path)
     path = Path(text)
-    if "\0" in text:
-        raise BadInput("holds a zero byte", where=text)
+    if not text.strip() or "\0" in text:
+        raise BadInput(
+            "is empty or holds a zero byte", where=f"MODEL {text!r}", way_out="see `kvroof list models`"
+        )
     try:
         is_folder, is_file = path.is_dir(), path.exists()
     except OSError as error:

@@ -114,8 +114,8 @@ def _linear(format_: Format, excluded: Modules) -> Rule:
 def _fp8(config: Config) -> Format:
     """Return fp8 with one fp32 scale per block, or one per tensor."""
     block = config.array("weight_block_size", int)
-    if block is not None and len(block) != 2:
-        config.fail("weight_block_size", f"{len(block)} numbers are not rows and columns")
+    if block is not None and (len(block) != 2 or min(block) < 1):
+        config.fail("weight_block_size", f"{block[:4]} is not a number of rows and of columns")
     scale = (block[1], block[0]) if block else (WHOLE, WHOLE)
     return Format(dtype=DTYPES["fp8"], scale_block=scale, scale_bits=FP32_BITS)
 

@@ -35,14 +35,14 @@ def command(
     ignore_keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    r"""Footprint and decode-bound latency of several models.
+    """Footprint and decode-bound latency of several models.
 
     \b
     kvroof compare llama-3.1-8b gemma-3-27b deepseek-v2-lite --hw h100-sxm
     """
     rows = compare(
         [load_model(name, ignore_keys=ignore_keys) for name in models],
-        load_hardware(hw) if hw else None,
+        load_hardware(hw) if hw is not None else None,
         tokens=tokens,
         seqs=seqs,
         kv_dtype=kv_dtype,

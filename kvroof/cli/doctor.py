@@ -20,7 +20,7 @@ REQUIRED = ("jax", "optax", "numpy", "plotly", "click", "rich", "msgspec")
 @click.command("doctor")
 @options.json_output
 def command(as_json: bool) -> None:
-    r"""Versions, devices, the catalog, and what is missing.
+    """Versions, devices, the catalog, and what is missing.
 
     \b
     kvroof doctor

@@ -55,7 +55,7 @@ def command(
     explain: bool,
     as_json: bool,
 ) -> None:
-    r"""TTFT, TPOT and throughput of a batch, whether it fits, and what bounds it, by operation.
+    """TTFT, TPOT and throughput of a batch, whether it fits, and what bounds it, by operation.
 
     \b
     kvroof estimate llama-3.1-8b h100-sxm

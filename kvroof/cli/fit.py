@@ -13,8 +13,8 @@ from kvroof.cli.output import emit
 from kvroof.ground.errors import BadInput
 from kvroof.memory.allocators import parse_allocator
 from kvroof.memory.ledger import fit
-from kvroof.roofline.plan import parse_formats
 from kvroof.spec.parallel import Layout
+from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
 
 
@@ -56,7 +56,7 @@ def command(
     explain: bool,
     as_json: bool,
 ) -> None:
-    r"""Does it fit, by how much, how far it goes, and what would make it fit. Exit 1 when it does not.
+    """Does it fit, by how much, how far it goes, and what would make it fit. Exit 1 when it does not.
 
     \b
     kvroof fit llama-3.1-8b h100-sxm --tokens 32768 --seqs 16

@@ -10,6 +10,7 @@ from kvroof.cli.output import emit
 from kvroof.memory.allocators import parse_allocator
 from kvroof.memory.kv import kv
 from kvroof.spec.parallel import Layout
+from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
 
 
@@ -47,7 +48,7 @@ def command(
     explain: bool,
     as_json: bool,
 ) -> None:
-    r"""Bytes of the KV cache: payload, allocated, per token, per rank.
+    """Bytes of the KV cache: payload, allocated, per token, per rank.
 
     \b
     kvroof kv llama-3.1-8b deepseek-v3 --tokens 32768 --seqs 8
@@ -56,6 +57,7 @@ def command(
     reports = []
     for name in models:
         model = load_model(name, ignore_keys=ignore_keys)
+        parse_formats(weights_dtype, model)
         policy = parse_allocator(allocator, block_size, max_model_len, model.max_position_embeddings)
         reports.append(
             kv(

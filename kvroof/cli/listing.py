@@ -12,7 +12,7 @@ from kvroof.cli.output import emit
 @click.argument("kind", type=click.Choice(["models", "hardware"]))
 @options.json_output
 def command(kind: str, as_json: bool) -> None:
-    r"""Models or hardware in the catalog.
+    """Models or hardware in the catalog.
 
     \b
     kvroof list models

@@ -40,7 +40,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kvroof")
 def main() -> None:
-    r"""Memory, speed and what bounds them, before anyone rents a GPU.
+    """Memory, speed and what bounds them, before anyone rents a GPU.
 
     \b
     kvroof kv llama-3.1-8b deepseek-v3        what the KV cache takes

@@ -11,7 +11,9 @@ from kvroof.catalog.names import closest
 from kvroof.catalog.profiles import hardware_names, load_hardware, load_profile
 from kvroof.cli import options
 from kvroof.cli.output import emit, plain
-from kvroof.ground.errors import UnknownName
+from kvroof.ground.errors import BadInput, UnknownName
+
+MAX_NAME = 1000
 
 
 @click.command("show")
@@ -19,12 +21,14 @@ from kvroof.ground.errors import UnknownName
 @options.ignore_key
 @options.json_output
 def command(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
-    r"""One model (layers by kind, parameters, source) or machine (every value with its source).
+    """One model (layers by kind, parameters, source) or machine (every value with its source).
 
     \b
     kvroof show gemma-3-27b
     kvroof show h100-sxm
     """
+    if len(name) > MAX_NAME:
+        raise BadInput(f"a name of {len(name)} characters", where="show")
     if _is_model(name):
         _show_model(name, ignore_keys, as_json)
         return

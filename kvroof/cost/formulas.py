@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvroof.ground.numeric import minimum
-from kvroof.spec.reach import Reach
+from kvroof.spec.reach import Reach, Selected, Strided
 from kvroof.spec.workload import Step
 
 
@@ -20,14 +20,28 @@ def step_read(step: Step, reach: Reach) -> int:
     return sum(g.count * reach.read(g.query_len, g.kv_len) for g in step.groups)
 
 
+def step_written(step: Step, reach: Reach) -> int:
+    """Return the entries that a step adds to a cache: its tokens, or the blocks that they complete."""
+    if isinstance(reach, Strided):
+        return sum(g.count * (reach.kept(g.kv_len) - reach.kept(g.kv_len - g.query_len)) for g in step.groups)
+    return step.tokens
+
+
 def score_elements(step: Step, reach: Reach) -> int:
     """Return the elements of the score matrices that attention without IO-awareness writes out."""
+    if isinstance(reach, Selected):
+        return sum(g.count * g.query_len * reach.read(1, g.kv_len) for g in step.groups)
     return sum(g.count * g.query_len * reach.read(g.query_len, g.kv_len) for g in step.groups)
 
 
 def attention_flops(pairs: float, num_heads: float, qk_dim: float, v_dim: float) -> float:
     """Return `2 heads (qk_dim + v_dim) pairs`: scores and their product with the values."""
     return 2 * num_heads * (qk_dim + v_dim) * pairs
+
+
+def index_flops(pairs: float, num_heads: float, head_dim: float) -> float:
+    """Return `2 heads dim pairs` of the indexer's queries against one key per entry."""
+    return 2 * num_heads * head_dim * pairs
 
 
 def matmul_flops(tokens: float, elements: float) -> float:

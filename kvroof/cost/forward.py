@@ -8,17 +8,26 @@ from dataclasses import replace
 from kvroof.cost.formulas import (
     attention_flops,
     distinct_experts,
+    index_flops,
     matmul_flops,
     score_elements,
     step_pairs,
     step_read,
+    step_written,
 )
 from kvroof.cost.op import Kind, Op
 from kvroof.ground.dtypes import DTYPES, Dtype
-from kvroof.ground.numeric import minimum
+from kvroof.ground.numeric import exact_div, minimum
 from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture, Layer
-from kvroof.spec.attention import Attention, Execution, LatentAttention
+from kvroof.spec.attention import (
+    Attention,
+    CompressedAttention,
+    Execution,
+    Indexer,
+    LatentAttention,
+    Scored,
+)
 from kvroof.spec.ffn import FFN, MoE
 from kvroof.spec.precision import HF_STATE, KVFormat, StateFormat
 from kvroof.spec.recurrent import Recurrent
@@ -122,9 +131,14 @@ def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[O
     for weight in into:
         yield _matmul(weight, count, step.tokens, run)
     if isinstance(mixer, LatentAttention):
-        rebuilt = step.tokens if run.latent == "absorbed" else step_read(step, mixer.reach)
+        rebuilt = step.tokens if run.latent == "absorbed" else step_read(step, mixer.scored[0].reach)
         yield _matmul(mixer.up_projection, count, rebuilt, run)
-    yield _scores(mixer, count, step, run)
+    if isinstance(mixer, CompressedAttention) and mixer.compressor is not None:
+        yield from _matrices(mixer.compressor.weights, count, step.tokens, run)
+    for part in mixer.scored:
+        if part.index is not None:
+            yield from _index(part, part.index, count, step, run)
+        yield _scores(mixer, part, count, step, run)
     yield _matmul(out, count, step.tokens, run)
     yield from _matrices(mixer.extras, count, step.tokens, run)
     small = tuple(w for w in mixer.weights if w.role == "vector")
@@ -132,7 +146,10 @@ def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[O
 
 
 def _recurrent(mixer: Recurrent, count: int, step: Step, run: Run) -> Iterator[Op]:
-    """Yield the projections and the scan: each sequence's state is read and written once per step."""
+    """Yield the projections and the scan: each sequence's state is read and written once per step.
+
+    The state is fp32, but a chunked scan multiplies in the activations' dtype: a bound may not assume less.
+    """
     *into, out = mixer.projections
     for weight in into:
         yield _matmul(weight, count, step.tokens, run)
@@ -143,30 +160,50 @@ def _recurrent(mixer: Recurrent, count: int, step: Step, run: Run) -> Iterator[O
         count=count,
         flops=step.tokens * mixer.scan_flops / minimum(run.tp, mixer.held.split),
         kv_bytes=2 * seqs * run.state_format.state_bytes(mixer.held, run.tp),
-        compute=("fp32", *run.arithmetic()),
+        compute=run.arithmetic(),
     )
     yield _matmul(out, count, step.tokens, run)
     yield from _vectors("recurrent_vectors", mixer.extras, count, run)
 
 
-def _scores(mixer: Attention, count: int, step: Step, run: Run) -> Op:
-    """Return the score-and-mix operation over the cache: reads each sequence's tokens, writes the new."""
-    heads = mixer.num_heads / run.tp
+def _scores(mixer: Attention, part: Scored, count: int, step: Step, run: Run) -> Op:
+    """Return the score-and-mix operation over one cache: reads each sequence's entries, writes the new."""
+    heads = exact_div(mixer.num_heads, run.tp)
     qk_dim, v_dim = mixer.score_dims(run.latent)
-    read, size = step_read(step, mixer.reach), run.activation.row_bytes(1)
+    read, size = step_read(step, part.reach), run.activation.row_bytes(1)
     activation = step.tokens * heads * (qk_dim + v_dim) * size
     if isinstance(mixer, LatentAttention) and run.latent == "expanded":
         activation += read * heads * (qk_dim + v_dim) * size
     if not run.io_aware:
-        activation += SCORE_PASSES * heads * score_elements(step, mixer.reach) * size
-    written = step.tokens if mixer.stores_kv else 0
+        activation += SCORE_PASSES * heads * score_elements(step, part.reach) * size
+    entry = run.kv_format.token_bytes(part.cache, run.tp) - run.kv_format.index_bytes(part.cache)
+    written = step_written(step, part.cache.reach) if mixer.stores_kv else 0
     return Op(
-        name=f"attention.{mixer.kind}",
+        name=f"attention.{part.cache.kind}",
         kind="attention",
         count=count,
-        flops=attention_flops(step_pairs(step, mixer.reach), heads, qk_dim, v_dim),
-        kv_bytes=(read + written) * run.kv_format.token_bytes(mixer.cache, run.tp),
+        flops=attention_flops(step_pairs(step, part.reach), heads, qk_dim, v_dim),
+        kv_bytes=(read + written) * entry,
         activation_bytes=activation,
+        compute=run.arithmetic(),
+    )
+
+
+def _index(part: Scored, index: Indexer, count: int, step: Step, run: Run) -> Iterator[Op]:
+    """Yield the indexer where it is not an earlier layer's: it scores every entry, on every rank."""
+    yield from _matrices(index.weights, count, step.tokens, run)
+    if not index.stores:
+        return
+    every = part.cache.reach
+    entries = step_read(step, every) + step_written(step, every)
+    queries = step.tokens * index.num_heads * index.head_dim
+    yield Op(
+        name=f"index.{part.cache.kind}",
+        kind="attention",
+        count=count,
+        flops=index_flops(step_pairs(step, every), index.num_heads, index.head_dim),
+        kv_bytes=entries * run.kv_format.index_bytes(part.cache),
+        activation_bytes=queries * run.activation.row_bytes(1),
         compute=run.arithmetic(),
     )
 
@@ -178,17 +215,18 @@ def _feed_forward(ffn: FFN, count: int, tokens: int, run: Run) -> Iterator[Op]:
         for weight in ffn.projections:
             yield _matmul(weight, count, tokens, run)
     yield from _matrices(ffn.extras, count, tokens, run)
-    small = tuple(w for w in ffn.weights if w.role == "vector")
+    routed = ffn.expert_extras if isinstance(ffn, MoE) else ()
+    small = tuple(w for w in ffn.weights if w.role == "vector" and w not in routed)
     yield from _vectors("ffn_vectors", small, count, run)
 
 
 def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
     """Yield router, routed and shared experts; of the routed, the expected distinct ones are read."""
     yield _matmul(moe.router, count, tokens, run)
-    share = distinct_experts(moe.num_experts, moe.num_experts_per_tok, tokens) / moe.num_experts
+    share = distinct_experts(moe.num_experts, moe.computed_per_tok, tokens) / moe.num_experts
     for weight in moe.experts:
-        one = weight.elements_per_rank(run.tp) / weight.count
-        routed = tokens * moe.num_experts_per_tok
+        one = exact_div(weight.elements_per_rank(run.tp), weight.count)
+        routed = tokens * moe.computed_per_tok
         yield Op(
             name=weight.name,
             kind="moe",
@@ -198,6 +236,8 @@ def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
             activation_bytes=routed * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
             compute=run.arithmetic(run.stored(weight).dtype),
         )
+    for op in _vectors("expert_vectors", moe.expert_extras, count, run):
+        yield replace(op, weight_bytes=share * op.weight_bytes)
     for weight in moe.shared_experts:
         yield _matmul(weight, count, tokens, run)
 
@@ -224,9 +264,12 @@ def _vectors(name: str, weights: tuple[Weight, ...], count: int, run: Run) -> It
 
 
 def _matrices(weights: tuple[Weight, ...], count: int, tokens: float, run: Run) -> Iterator[Op]:
-    """Yield the matrices among a part's extras: adapters, gates, latent projections. Every token runs them."""
+    """Yield the matrices among a part's extras: adapters, gates, latent projections.
+
+    Every token runs them, save the experts that a mixture of attentions leaves idle.
+    """
     for weight in weights:
-        if weight.role != "vector":
+        if weight.role not in ("vector", "expert"):
             yield _matmul(weight, count, tokens, run)
 
 

@@ -14,6 +14,9 @@ from kvroof.ground.errors import BadInput
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 
+MAX_SIZE = 2**70
+"""Bytes beyond which a size is a slip of the pen."""
+
 _SIZES = {
     "": 1, "b": 1,
     "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB,
@@ -51,7 +54,10 @@ def parse_size(text: str, where: str | None = None) -> int:
             where=where,
             way_out="use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB",
         )
-    return round(value * _SIZES[unit.lower()])
+    size = value * _SIZES[unit.lower()]
+    if size > MAX_SIZE:
+        raise BadInput(f"{text!r} is more than any machine holds", where=where)
+    return round(size)
 
 
 def parse_time(text: str, where: str | None = None) -> float:

@@ -1,68 +1,42 @@
 """What an allocator reserves for the tokens that sequences keep: payload is not allocation.
 
 `payload` stores each kept token, `paged` whole blocks, `padded` pads every sequence to the longest,
-`reserved` sets the maximum length aside for each.
+`reserved` sets the maximum length aside for each. An engine sets aside what its own rules say
+(`kvroof.memory.engines`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
+from kvroof.memory.demand import Demand as Demand
+from kvroof.memory.demand import equal_lengths as equal_lengths
+from kvroof.memory.demand import ragged as ragged
+from kvroof.memory.engines.llama_cpp import LlamaCpp
+from kvroof.memory.engines.sglang import SGLang
+from kvroof.memory.engines.tensorrt_llm import TensorRTLLM
+from kvroof.memory.engines.vllm import VLLM
 from kvroof.spec.reach import Reach
 
-AllocatorName: TypeAlias = Literal["payload", "paged", "padded", "reserved"]
-
-
-@record
-class Demand:
-    """Sequences as `(cached tokens, how many)`; the first `shared_prefix` tokens are the same in all.
-
-    Each has `encoder_tokens` beside them where the model has an encoder.
-    """
-
-    lengths: tuple[tuple[int, int], ...]
-    shared_prefix: int = 0
-    encoder_tokens: int = 0
-
-    @property
-    def seqs(self) -> int:
-        """Sequences in all."""
-        return sum(count for _, count in self.lengths)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return max(length for length, _ in self.lengths)
-
-    @property
-    def shortest(self) -> int:
-        """Tokens of the shortest sequence."""
-        return min(length for length, _ in self.lengths)
-
-
-def equal_lengths(tokens: int, seqs: int, shared_prefix: int = 0, encoder_tokens: int = 0) -> Demand:
-    """Return `seqs` sequences of `tokens` each."""
-    return Demand(lengths=((tokens, seqs),), shared_prefix=shared_prefix, encoder_tokens=encoder_tokens)
-
-
-def ragged(lengths: Iterable[int], shared_prefix: int = 0, encoder_tokens: int = 0) -> Demand:
-    """Return sequences of the given lengths."""
-    counted = tuple(Counter(lengths).items())
-    return Demand(lengths=counted, shared_prefix=shared_prefix, encoder_tokens=encoder_tokens)
+EngineName: TypeAlias = Literal["vllm", "sglang", "llama.cpp", "tensorrt-llm"]
+AllocatorName: TypeAlias = Literal[
+    "payload", "paged", "padded", "reserved", "vllm", "sglang", "llama.cpp", "tensorrt-llm"
+]
+AnyEngine: TypeAlias = VLLM | SGLang | LlamaCpp | TensorRTLLM
 
 
 @record
 class Allocator:
-    """A named policy with what it needs to know."""
+    """A named policy with what it needs to know; an engine's comes with that `engine` and its flags."""
 
     name: AllocatorName = static(default="paged")
     block_size: int = 16
     max_model_len: int | None = None
+    engine: AnyEngine | None = None
 
 
 @record
@@ -80,9 +54,16 @@ class Slots:
 
 
 def parse_allocator(
-    name: str, block_size: int = 16, max_model_len: int | None = None, limit: int | None = None
+    name: str,
+    block_size: int | None = None,
+    max_model_len: int | None = None,
+    limit: int | None = None,
+    engine: AnyEngine | None = None,
 ) -> Allocator:
     """Return the allocator called `name`; `reserved` needs a maximum length, by default the model's `limit`.
+
+    Blocks are of 16 tokens, an engine's as that engine has them, unless `block_size` says otherwise. An
+    `engine` given with its flags is taken as it is.
 
     Raises:
         BadInput: An unknown name, a block that is not positive, or no maximum to reserve.
@@ -92,7 +73,7 @@ def parse_allocator(
         raise BadInput(
             f"{name!r} is not an allocator", where="--allocator", way_out=f"known: {', '.join(known)}"
         )
-    if block_size < 1:
+    if block_size is not None and block_size < 1:
         raise BadInput(f"{block_size} is not a positive number of tokens", where="--block-size")
     length = max_model_len if max_model_len is not None else limit
     if name == "reserved" and length is None:
@@ -101,7 +82,43 @@ def parse_allocator(
         )
     if length is not None and length < 1:
         raise BadInput(f"{length} is not a positive number of tokens", where="--max-model-len")
-    return Allocator(name=cast(AllocatorName, name), block_size=block_size, max_model_len=length)
+    if name in get_args(EngineName):
+        served = engine or plain_engine(cast(EngineName, name), block_size, max_model_len)
+        return Allocator(
+            name=cast(AllocatorName, name),
+            block_size=served.block_size,
+            max_model_len=max_model_len,
+            engine=served,
+        )
+    return Allocator(name=cast(AllocatorName, name), block_size=block_size or 16, max_model_len=length)
+
+
+def plain_engine(
+    name: EngineName, block_size: int | None = None, max_model_len: int | None = None
+) -> AnyEngine:
+    """Return the engine called `name` with its defaults.
+
+    Raises:
+        BadInput: A block size for an engine that pads its context instead.
+    """
+    if name == "vllm":
+        return VLLM(block_size=block_size or VLLM().block_size, max_model_len=max_model_len)
+    if name == "sglang":
+        return SGLang(block_size=block_size or SGLang().block_size, max_model_len=max_model_len)
+    if name == "tensorrt-llm":
+        return TensorRTLLM(block_size=block_size or TensorRTLLM().block_size, max_model_len=max_model_len)
+    if block_size is not None:
+        raise BadInput(
+            "llama.cpp has no blocks: it pads its context", where="--block-size", way_out="leave it out"
+        )
+    return LlamaCpp(max_model_len=max_model_len)
+
+
+def one_copy(allocator: Allocator) -> Allocator:
+    """Return the allocator as it is before ranks divide the tokens of a sequence among themselves."""
+    if not isinstance(allocator.engine, VLLM):
+        return allocator
+    return replace(allocator, engine=replace(allocator.engine, dcp=1))
 
 
 def slots(demand: Demand, reach: Reach, allocator: Allocator) -> Slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvroof.ground.record import record, static
 from kvroof.memory.kv import KindBytes, growth_bytes, kinds
 from kvroof.spec.architecture import Architecture, Layer, Mixer, Tower
-from kvroof.spec.attention import LatentAttention
+from kvroof.spec.attention import CompressedAttention, LatentAttention
 from kvroof.spec.ffn import FFN, MoE
 from kvroof.spec.params import params_active, params_embedding, params_total, weight_bytes
 from kvroof.spec.precision import parse_kv_format
@@ -14,7 +14,7 @@ from kvroof.spec.recurrent import Recurrent
 
 @record
 class LayerCard:
-    """Equal layers in words."""
+    """Equal layers in words; `params_per_layer` is what each stores, without what layers share."""
 
     layers: int
     attention: str = static()
@@ -70,10 +70,14 @@ def describe(model: Architecture) -> ModelCard:
 def _layer_card(layer: Layer, count: int) -> LayerCard:
     return LayerCard(
         layers=count,
-        attention=" + ".join(_attention(m) for m in layer.mixers),
-        feed_forward=" + ".join(_feed_forward(f) for f in layer.ffns),
-        params_per_layer=sum(w.elements for w in layer.weights),
+        attention=" + ".join(_attention(m) + _shared(m) for m in layer.mixers) or "-",
+        feed_forward=" + ".join(_feed_forward(f) + _shared(f) for f in layer.ffns) or "-",
+        params_per_layer=sum(w.elements for w in layer.own_weights),
     )
+
+
+def _shared(part: Mixer | FFN) -> str:
+    return ", shared weights" if part.shared else ""
 
 
 def _attention(mixer: Mixer) -> str:
@@ -81,6 +85,9 @@ def _attention(mixer: Mixer) -> str:
         return mixer.kind
     if isinstance(mixer, LatentAttention):
         return f"MLA, {mixer.num_heads} heads, latent {mixer.kv_lora_rank} + rotary {mixer.qk_rope_head_dim}"
+    if isinstance(mixer, CompressedAttention):
+        parts = " + ".join(f"{p.cache.reach.kind} {p.cache.reach.window or ''}".strip() for p in mixer.scored)
+        return f"shared K = V, {mixer.num_heads} heads x {mixer.head_dim}, {parts}"
     heads, groups = mixer.num_heads, mixer.num_kv_heads
     name = "MHA" if heads == groups else "MQA" if groups == 1 else "GQA"
     reach = mixer.reach
@@ -91,6 +98,8 @@ def _attention(mixer: Mixer) -> str:
 def _feed_forward(ffn: FFN) -> str:
     if isinstance(ffn, MoE):
         shared = f" + shared {ffn.shared_intermediate_size:,}" if ffn.shared_intermediate_size else ""
-        return f"MoE {ffn.num_experts_per_tok} of {ffn.num_experts} x {ffn.moe_intermediate_size:,}{shared}"
+        latent = f", latent {ffn.expert_input_size:,}" if ffn.expert_input_size else ""
+        count = f"{ffn.num_experts_per_tok} of {ffn.num_experts}"
+        return f"MoE {count} x {ffn.moe_intermediate_size:,}{latent}{shared}"
     gate = "gated" if ffn.gated else "plain"
     return f"{gate} MLP {ffn.intermediate_size:,}"

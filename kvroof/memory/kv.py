@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
-from kvroof.memory.allocators import Allocator, Demand, Slots, equal_lengths, ragged, slots
+from kvroof.memory.allocators import Allocator, Slots, one_copy, slots
+from kvroof.memory.demand import Demand, equal_lengths, ragged
+from kvroof.memory.engines.engine import Figures, Formats
+from kvroof.memory.layers import caches as caches
+from kvroof.memory.layers import states as states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache, State
 from kvroof.spec.parallel import Layout, check_layout
@@ -50,26 +54,16 @@ class KVReport:
     bytes_per_rank: int
     kinds: tuple[KindBytes, ...]
     params_total: int
+    engine: Figures | None = None
     assumptions: tuple[str, ...] = static()
 
 
-def caches(model: Architecture) -> Iterator[tuple[Cache, int]]:
-    """Yield each distinct cache with the number of layers that have it."""
-    for group in model.layers:
-        for mixer in group.layer.mixers:
-            for cache in mixer.caches:
-                yield cache, group.count
+def engine_formats(model: Architecture, allocator: Allocator, kv: KVFormat, state: StateFormat) -> Formats:
+    """Return how the allocator's engine stores what is asked for; other allocators store just that."""
+    return allocator.engine.formats(model, kv, state) if allocator.engine is not None else (kv, state)
 
 
-def states(model: Architecture) -> Iterator[tuple[str, State, int]]:
-    """Yield each distinct fixed state with its kind and the number of layers that have it."""
-    for group in model.layers:
-        for mixer in group.layer.mixers:
-            if mixer.state is not None:
-                yield mixer.kind, mixer.state, group.count
-
-
-def check_demand(demand: Demand) -> None:
+def check_demand(demand: Demand, where: str = "--tokens") -> None:
     """Refuse lengths and prefixes that no batch has.
 
     Raises:
@@ -78,8 +72,8 @@ def check_demand(demand: Demand) -> None:
     if not demand.lengths or not 1 <= demand.seqs <= MAX_SEQS:
         raise BadInput(f"{demand.seqs} sequences is not between 1 and {MAX_SEQS}", where="--seqs")
     for length, _ in demand.lengths:
-        if not 0 <= length <= MAX_TOKENS:
-            raise BadInput(f"{length} tokens is not between 0 and {MAX_TOKENS}", where="--tokens")
+        if not 1 <= length <= MAX_TOKENS:
+            raise BadInput(f"{length} tokens is not between 1 and {MAX_TOKENS}", where=where)
     if not 0 <= demand.shared_prefix <= demand.shortest:
         raise BadInput(
             f"{demand.shared_prefix} shared tokens are not in the shortest sequence of {demand.shortest}",
@@ -97,8 +91,11 @@ def cache_bytes(
 ) -> int:
     """Return the bytes `allocator` sets aside for `demand` on one of `tp` ranks; one rank holds all.
 
-    A fixed state is held whole by every sequence; the tokens of an encoder are kept beside the cache.
+    A fixed state is held whole by every sequence; the tokens of an encoder are kept beside the cache. An
+    engine counts by its own rules, in formats that are its own (`engine_formats`).
     """
+    if allocator.engine is not None:
+        return allocator.engine.hold(model, demand, kv, state, tp).held_bytes
     growing = sum(
         layers * _slots(demand, cache, allocator).reserved * kv.token_bytes(cache, tp)
         for cache, layers in caches(model)
@@ -144,6 +141,9 @@ def kinds(
         )
         for (kind, window), group in found.items()
     )
+    fixed_kinds: dict[tuple[str, State], int] = {}
+    for kind, held, layers in states(model):
+        fixed_kinds[kind, held] = fixed_kinds.get((kind, held), 0) + layers
     fixed = tuple(
         KindBytes(
             kind=kind,
@@ -153,7 +153,7 @@ def kinds(
             state_bytes=layers * state.state_bytes(held),
             arithmetic=_state_arithmetic(held, layers, state),
         )
-        for kind, held, layers in states(model)
+        for (kind, held), layers in fixed_kinds.items()
     )
     return growing + fixed
 
@@ -188,6 +188,7 @@ def kv(
     state_format: StateFormat = HF_STATE,
     allocator: Allocator = Allocator(),  # noqa: B008 - a frozen record
     layout: Layout = Layout(),  # noqa: B008 - a frozen record
+    available_bytes: int | None = None,
 ) -> KVReport:
     """Return the KV and state bytes of `seqs` sequences of `tokens` cached tokens each.
 
@@ -202,20 +203,27 @@ def kv(
         state_format: Dtypes of a fixed state.
         allocator: The policy that decides what is set aside.
         layout: Parallelism; `bytes_per_rank` is the fullest rank's.
+        available_bytes: What an engine's smallest rank has for its cache: then what it logs is predicted.
 
     Raises:
-        BadInput: Lengths, a prefix, or a layout that cannot be.
+        BadInput: Lengths, a prefix, or a layout that cannot be; available memory without an engine.
+        Unsupported: A cache that the engine, or kvroof's model of it, does not have.
     """
     demand = (
         ragged(lengths, shared_prefix, encoder_tokens)
         if lengths is not None
         else equal_lengths(tokens, seqs, shared_prefix, encoder_tokens)
     )
-    check_demand(demand)
+    check_demand(demand, "--tokens" if lengths is None else "--lengths")
     check_layout(model, layout)
-    # Blocks and empty slots are counted on the layers that keep the most tokens.
-    held = [_slots(demand, cache, allocator) for cache, _ in caches(model)]
-    longest = max(held, key=lambda s: s.used, default=Slots(reserved=0, used=0, blocks=0))
+    kv_format, state_format = engine_formats(model, allocator, kv_format, state_format)
+    whole = one_copy(allocator)
+    blocks, empty = block_count(model, demand, whole, kv_format, state_format)
+    figures = None
+    if available_bytes is not None:
+        if allocator.engine is None:
+            raise BadInput("only an engine logs its figures", where="--available", way_out="add --engine")
+        figures = allocator.engine.figures(model, available_bytes, kv_format, state_format, layout.tp)
     return KVReport(
         model=model.name,
         tokens=demand.longest,
@@ -226,14 +234,30 @@ def kv(
         bytes_per_token=growth_bytes(model, demand.longest, kv_format),
         fixed_bytes_per_seq=fixed_bytes(model, state_format),
         payload_bytes=cache_bytes(model, demand, PAYLOAD, kv_format, state_format),
-        allocated_bytes=cache_bytes(model, demand, allocator, kv_format, state_format),
-        num_blocks=longest.blocks,
-        empty_slots=longest.empty,
+        allocated_bytes=cache_bytes(model, demand, whole, kv_format, state_format),
+        num_blocks=blocks,
+        empty_slots=empty,
         bytes_per_rank=cache_bytes(model, demand, allocator, kv_format, state_format, layout.tp),
         kinds=kinds(model, kv_format, state_format),
         params_total=params_total(model),
+        engine=figures,
         assumptions=assumptions(model, demand, allocator, kv_format, layout),
     )
+
+
+def block_count(
+    model: Architecture, demand: Demand, allocator: Allocator, kv: KVFormat, state: StateFormat
+) -> tuple[int, int]:
+    """Return the blocks of all sequences and the empty slots in them.
+
+    Counted on the layers that keep the most tokens; an engine's blocks are those it draws from its pool.
+    """
+    if allocator.engine is not None:
+        held = allocator.engine.hold(model, demand, kv, state)
+        return held.blocks, held.slots - held.used
+    counted = [_slots(demand, cache, allocator) for cache, _ in caches(model)]
+    most = max(counted, key=lambda s: s.used, default=Slots(reserved=0, used=0, blocks=0))
+    return most.blocks, most.empty
 
 
 def assumptions(
@@ -242,11 +266,13 @@ def assumptions(
     """Return, in sentences, what the figures take for granted."""
     said = [f"KV cache in {kv_format.name}; one logical copy, before replication over ranks"]
     windows = sorted({c.reach.window for c, _ in caches(model) if c.reach.window is not None})
-    if windows:
+    if allocator.engine is not None:
+        said.extend(allocator.engine.sentences(model))
+    elif windows:
         said.append(f"windowed layers keep min(T, W) tokens, W = {', '.join(map(str, windows))}")
     if any(c.kind.startswith("mla") for c, _ in caches(model)):
         said.append("latent attention stores one latent and one rotary key per token, for all heads")
-    if any(True for _ in states(model)):
+    if allocator.engine is None and any(True for _ in states(model)):
         said.append("fixed state as Hugging Face keeps it: d_conv columns in bf16, recurrence in fp32")
     if any(isinstance(c.reach, Encoder) for c, _ in caches(model)):
         said.append(f"cross-attention keeps {demand.encoder_tokens} encoder tokens (--encoder-tokens)")

@@ -135,8 +135,7 @@ def fit(
     """
     if capacity_bytes < 1:
         raise BadInput(f"{capacity_bytes} is not a positive number of bytes", where="--capacity")
-    if not 0 < utilization <= 1:
-        raise BadInput(f"{utilization} is not above 0 and at most 1", where="--utilization")
+    check_utilization(utilization)
     if tokens < 1:
         raise BadInput(f"{tokens} is not a positive number of tokens", where="--tokens")
     check_layout(model, layout)
@@ -175,6 +174,16 @@ def fit(
         ways_out=() if budget.holds(demand) else tuple(ways_out(budget, demand)),
         assumptions=_assumptions(budget, demand),
     )
+
+
+def check_utilization(utilization: float) -> None:
+    """Refuse a share of the memory that is not above 0 and at most 1.
+
+    Raises:
+        BadInput: Such a share.
+    """
+    if not 0 < utilization <= 1:
+        raise BadInput(f"{utilization} is not above 0 and at most 1", where="--utilization")
 
 
 def largest(holds: Callable[[int], bool], limit: int) -> int:

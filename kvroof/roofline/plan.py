@@ -17,21 +17,10 @@ from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import Execution
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.parallel import Layout, check_layout
-from kvroof.spec.params import weight_bytes
+from kvroof.spec.params import parse_formats, weight_bytes
 from kvroof.spec.precision import KVFormat, parse_kv_format
-from kvroof.spec.weights import WeightFormats, stored_as
+from kvroof.spec.weights import WeightFormats
 from kvroof.spec.workload import Step
-
-
-def parse_formats(text: str, model: Architecture, where: str = "--weights-dtype") -> WeightFormats | None:
-    """Return the storage of the weights that a dtype asks for, None for `auto`: the checkpoint's own.
-
-    Raises:
-        BadInput: No such dtype.
-    """
-    if text == "auto":
-        return None
-    return stored_as(parse_dtype(text, where), DTYPES[model.dtype])
 
 
 @record
@@ -91,7 +80,9 @@ class Plan:
             kv_format=parse_kv_format(kv_dtype, arch),
             formats=parse_formats(weights_dtype, arch),
             allocator=parse_allocator(allocator, block_size, limit=arch.max_position_embeddings),
-            compute_dtype=parse_dtype(compute_dtype, "--compute-dtype").name if compute_dtype else None,
+            compute_dtype=None
+            if compute_dtype is None
+            else parse_dtype(compute_dtype, "--compute-dtype").name,
             io_aware=io_aware,
             efficiency=efficiency,
         )

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from kvroof.ground.record import record, static
 from kvroof.memory.kv import kv
-from kvroof.memory.ledger import fit
+from kvroof.memory.ledger import check_utilization, fit
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import Bound, bound_of, serial_s
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.hardware import Hardware
-from kvroof.spec.params import params_active, params_total
+from kvroof.spec.parallel import Layout, check_layout
+from kvroof.spec.params import params_active, params_total, parse_formats
 from kvroof.spec.precision import parse_kv_format
 from kvroof.spec.workload import decode
 
@@ -70,6 +71,9 @@ def _row(
     tp: int,
     utilization: float,
 ) -> Comparison:
+    check_layout(model, Layout(tp=tp))
+    formats = parse_formats(weights_dtype, model)
+    check_utilization(utilization)
     report = kv(model, tokens=tokens, seqs=seqs, kv_format=parse_kv_format(kv_dtype, model))
     tpot, bound, most, fits = None, None, None, None
     if hardware is not None:
@@ -82,7 +86,7 @@ def _row(
             tokens=tokens,
             seqs=seqs,
             utilization=utilization,
-            formats=plan.formats,
+            formats=formats,
             kv_format=plan.kv_format,
             layout=plan.layout,
         )

@@ -63,8 +63,8 @@ class Architecture:
 
     `shared` are weights stored once that several layers run through. `order` gives the group of each
     layer from the input up. With `tied`, the head reads the embedding's matrix and stores none of its
-    own. `kv_dtype` is set only where the checkpoint says how its KV cache is stored, `checkpoint_bytes`
-    only where the headers of its files were read.
+    own. `kv_dtype` and `state_dtype` are set only where the checkpoint says how its cache or its recurrence
+    is stored, `checkpoint_bytes` only where the headers of its files were read.
     """
 
     name: str = static()
@@ -83,6 +83,7 @@ class Architecture:
     checkpoint_bytes: int | None = None
     dtype: str = static()
     kv_dtype: str | None = static(default=None)
+    state_dtype: str | None = static(default=None)
     max_position_embeddings: int | None = static(default=None)
     notes: tuple[str, ...] = static(default=())
 

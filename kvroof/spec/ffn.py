@@ -79,6 +79,7 @@ class MoE:
     shared_gated: bool = static(default=True)
     shared: bool = static(default=False)
     extras: tuple[Weight, ...] = ()
+    expert_extras: tuple[Weight, ...] = ()
 
     @property
     def router(self) -> Weight:
@@ -89,6 +90,8 @@ class MoE:
     @property
     def computed_per_tok(self) -> float:
         """Experts that a token computes: its share of the choices that are no zero experts."""
+        if not self.zero_experts:
+            return self.num_experts_per_tok
         return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
 
     @property
@@ -115,13 +118,14 @@ class MoE:
     @property
     def weights(self) -> tuple[Weight, ...]:
         """Every parameter of the layer's feed-forward part."""
-        return (self.router, *self.experts, *self.shared_experts, *self.extras)
+        return (self.router, *self.experts, *self.shared_experts, *self.extras, *self.expert_extras)
 
     @property
     def active_elements(self) -> int:
         """Parameters that one token runs through."""
-        idle = sum(w.elements for w in self.experts)
-        used = sum(w.elements // w.count for w in self.experts) * self.computed_per_tok
+        routed = (*self.experts, *self.expert_extras)
+        idle = sum(w.elements for w in routed)
+        used = sum(w.elements // w.count for w in routed) * self.computed_per_tok
         return sum(w.elements for w in self.weights) - idle + round(used)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvroof.ground.dtypes import DTYPES
+from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.numeric import ceil_div
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.ffn import MoE
-from kvroof.spec.weights import Weight, WeightFormats
+from kvroof.spec.weights import Weight, WeightFormats, stored_as
 
 
 def stored_weights(model: Architecture) -> Iterator[tuple[Weight, int, WeightFormats]]:
@@ -76,3 +76,14 @@ def _counted(model: Architecture, formats: WeightFormats | None, tp: int) -> int
 def _scaled(model: Architecture, checkpoint_bytes: int, tp: int) -> int:
     """Return the rank's share of a checkpoint: by headers in all, divided as the count divides."""
     return ceil_div(checkpoint_bytes * _counted(model, None, tp), _counted(model, None, 1))
+
+
+def parse_formats(text: str, model: Architecture, where: str = "--weights-dtype") -> WeightFormats | None:
+    """Return the storage of the weights that a dtype asks for, None for `auto`: the checkpoint's own.
+
+    Raises:
+        BadInput: No such dtype.
+    """
+    if text == "auto":
+        return None
+    return stored_as(parse_dtype(text, where), DTYPES[model.dtype])

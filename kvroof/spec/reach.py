@@ -178,4 +178,35 @@ class Strided:
         return floor_div(kv_len, self.ratio)
 
 
-AnyReach: TypeAlias = Full | Sliding | Chunked | Encoder | Strided
+@record
+class Selected:
+    """The `size` entries that an indexer picks for each query, of one per `ratio` tokens; all are kept."""
+
+    size: int
+    ratio: int = 1
+
+    @property
+    def kind(self) -> str:
+        """Name of the reach."""
+        return "selected"
+
+    @property
+    def window(self) -> int | None:
+        """Most entries a query sees."""
+        return self.size
+
+    def kept(self, tokens: int) -> int:
+        """Return every entry: what is picked changes from query to query."""
+        return Strided(ratio=self.ratio).kept(tokens)
+
+    def pairs(self, tokens: int) -> int:
+        """Return the pairs of all entries while they are at most `size`, then `size` per query."""
+        few = self.size * self.ratio
+        return Strided(ratio=self.ratio).pairs(minimum(tokens, few)) + self.size * maximum(tokens - few, 0)
+
+    def read(self, query_len: int, kv_len: int) -> int:
+        """Return at most `size` entries per query, and no more than there are."""
+        return minimum(self.kept(kv_len), self.size * query_len)
+
+
+AnyReach: TypeAlias = Full | Sliding | Chunked | Encoder | Strided | Selected

@@ -44,9 +44,16 @@ def kv_view(reports: Sequence[KVReport], explain: bool) -> Iterator[RenderableTy
     )
     yield table(
         "Layers by kind",
-        ("model", "kind", "layers", "window", "B/token while it grows"),
+        ("model", "kind", "layers", "window", "B/token while it grows", "state B/sequence"),
         [
-            (r.model, k.kind, str(k.layers), f"{k.window:,}" if k.window else "-", f"{k.bytes_per_token:,}")
+            (
+                r.model,
+                k.kind,
+                str(k.layers),
+                f"{k.window:,}" if k.window else "-",
+                f"{k.bytes_per_token:,}" if k.bytes_per_token else "-",
+                f"{k.state_bytes:,}" if k.state_bytes else "-",
+            )
             for r in reports
             for k in r.kinds
         ],

@@ -80,7 +80,8 @@ def test_a_weight_only_format_names_no_arithmetic(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "compute"), [("fp8", "fp8"), ("bf16", "bf16"), ("int8", "int8"), ("nvfp4", "fp4"), ("fp4", "fp4")]
+    ("name", "compute"),
+    [("fp8", "fp8"), ("bf16", "bf16"), ("int8", "int8"), ("nvfp4", "fp4"), ("fp4", "fp4")],
 )
 def test_a_format_with_arithmetic_names_it(name, compute):
     assert DTYPES[name].compute == compute

@@ -68,7 +68,8 @@ def test_a_formatted_size_is_read_back_to_its_digits(size):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("50ms", 0.05), ("1.5s", 1.5), ("3", 3.0), ("20us", 2e-5), ("20µs", 2e-5), ("2min", 120)]
+    ("text", "seconds"),
+    [("50ms", 0.05), ("1.5s", 1.5), ("3", 3.0), ("20us", 2e-5), ("20µs", 2e-5), ("2min", 120)],
 )
 def test_a_time_is_seconds(text, seconds):
     assert parse_time(text) == seconds
@@ -96,7 +97,22 @@ def test_a_rate_tells_bits_from_bytes(text, rate):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "GiB", "-1GiB", "-0.1", "1 parsec", "nan", "inf", "1e", "0x10", "1,5GiB", "1.GiB", "1GiBs", "1e9999"],
+    [
+        "",
+        " ",
+        "GiB",
+        "-1GiB",
+        "-0.1",
+        "1 parsec",
+        "nan",
+        "inf",
+        "1e",
+        "0x10",
+        "1,5GiB",
+        "1.GiB",
+        "1GiBs",
+        "1e9999",
+    ],
 )
 def test_what_is_not_a_size_is_refused_with_its_place(text):
     with pytest.raises(BadInput) as caught:

@@ -76,7 +76,9 @@ def test_the_relaxed_weights_are_the_exact_ones(model):
 @given(models, machines(), steps, executions)
 def test_the_relaxed_time_is_the_exact_one(model, machine, step, latent):
     plan = Plan.of(model, machine)
-    loose = dataclasses.replace(plan, model=relax(model), hardware=relax(machine), formats=relax(plan.formats))
+    loose = dataclasses.replace(
+        plan, model=relax(model), hardware=relax(machine), formats=relax(plan.formats)
+    )
     exact, relaxed = plan.time(step, latent), loose.time(relax(step), latent)
     assert float(serial_s(relaxed)) == pytest.approx(serial_s(exact), rel=1e-12)
     assert float(overlapped_s(relaxed, loose.hardware)) == pytest.approx(
@@ -129,9 +131,7 @@ def test_the_slope_of_a_step_in_the_logarithm_of_a_rate_is_its_difference(model,
 
     def seconds(scale, which):
         hbm = machine.hbm_bytes_per_s * (scale if which == "hbm" else 1.0)
-        peaks = {
-            k: v * (scale if which == "compute" else 1.0) for k, v in machine.peak_flops_per_s.items()
-        }
+        peaks = {k: v * (scale if which == "compute" else 1.0) for k, v in machine.peak_flops_per_s.items()}
         faster = dataclasses.replace(machine, hbm_bytes_per_s=hbm, peak_flops_per_s=peaks)
         return serial_s(dataclasses.replace(plan, hardware=faster).time(step, latent))
 

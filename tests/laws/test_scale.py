@@ -67,9 +67,7 @@ def test_rescaling_the_second_rescales_the_times(plan, step, c):
     )
     before, after = plan.time(step), scaled.time(step)
     assert serial_s(after) * c == pytest.approx(serial_s(before), **SAME)
-    assert overlapped_s(after, scaled.hardware) * c == pytest.approx(
-        overlapped_s(before, machine), **SAME
-    )
+    assert overlapped_s(after, scaled.hardware) * c == pytest.approx(overlapped_s(before, machine), **SAME)
 
 
 @some

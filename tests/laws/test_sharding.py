@@ -25,7 +25,7 @@ def sharded(draw):
 @given(sharded())
 def test_shards_of_a_weight_sum_to_the_whole_times_its_copies(case):
     model, tp = case
-    for weight, _ in stored_weights(model):
+    for weight, *_ in stored_weights(model):
         held = tp * weight.elements_per_rank(tp)
         copies = max(tp // weight.split, 1)
         if weight.role in ("embedding", "lm_head"):
@@ -40,7 +40,7 @@ def test_the_ranks_weights_are_the_whole_and_the_copies_and_the_padded_vocabular
     model, tp = case
     size = 2 * sum(
         layers * weight.elements * (max(tp // weight.split, 1) - 1)
-        for weight, layers in stored_weights(model)
+        for weight, layers, *_ in stored_weights(model)
         if weight.role not in ("embedding", "lm_head")
     )
     padding = tp * weight_bytes(model, tp=tp) - weight_bytes(model) - size

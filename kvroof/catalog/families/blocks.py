@@ -120,6 +120,7 @@ def heads(
     qk_norm: Literal["head", "full"] | None = None,
     qk_norm_if: Flag = True,
     sinks: bool = False,
+    query_gate: bool = False,
     reach: ReachOf = full,
     shape: Callable[[Config, int], Shape] | None = None,
     extras: Callable[[Config, int], tuple[Weight, ...]] | None = None,
@@ -128,7 +129,8 @@ def heads(
 
     `head_dim` is the class's default where it is not hidden/heads; `shape` reads heads that differ by
     layer or have another spelling. `qk_norm` is one vector per head width, or over all heads. `sinks` is
-    one learned logit per head. `extras` are further parameters of the layer's attention (gates).
+    one learned logit per head. `query_gate` gates the output by a query twice as wide. `extras` are
+    further parameters of the layer's attention (gates).
     """
 
     def read(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
@@ -139,7 +141,7 @@ def heads(
         own: list[Weight] = []
         if flag(config, qkv_bias):
             own += [
-                vector("q_proj.bias", n * k_width, split=n),
+                vector("q_proj.bias", n * k_width * (2 if query_gate else 1), split=n),
                 vector("k_proj.bias", m * k_width, split=m),
                 vector("v_proj.bias", m * v_width, split=m),
             ]
@@ -160,6 +162,7 @@ def heads(
                 num_kv_heads=m,
                 head_dim=k_width,
                 v_head_dim=v_width,
+                query_gate=query_gate,
                 reach=reach(config, layer),
                 extras=(*own, *(extras(config, layer) if extras else ())),
             ),
@@ -174,9 +177,7 @@ def _even(config: Config, hidden: int, num_heads: int) -> int:
     return hidden // num_heads
 
 
-def latent(
-    config: Config, layer: int, v_head_dim: int | None = None
-) -> tuple[LatentAttention, ...]:
+def latent(config: Config, layer: int, v_head_dim: int | None = None) -> tuple[LatentAttention, ...]:
     """Return multi-head latent attention in DeepSeek's spelling.
 
     `v_head_dim` is the family's where its files leave that out.
@@ -195,7 +196,9 @@ def latent(
             kv_lora_rank=rank,
             qk_nope_head_dim=config.integer("qk_nope_head_dim"),
             qk_rope_head_dim=rope,
-            v_head_dim=config.integer("v_head_dim", v_head_dim) if v_head_dim else config.integer("v_head_dim"),
+            v_head_dim=config.integer("v_head_dim", v_head_dim)
+            if v_head_dim
+            else config.integer("v_head_dim"),
             reach=Full(),
             extras=biases,
         ),
@@ -252,9 +255,10 @@ def experts(
         hidden, count, inner = config.integer("hidden_size"), one_of(config, number), config.integer(width)
         common = shared(config) if shared else None
         own: tuple[Weight, ...] = ()
+        theirs: tuple[Weight, ...] = ()
         if biases:
-            own = (
-                vector("router.bias", count),
+            own = (vector("router.bias", count),)
+            theirs = (
                 vector("experts.gate_up_proj.bias", 2 * inner, count=count, split=inner),
                 vector("experts.down_proj.bias", hidden, count=count),
             )
@@ -271,6 +275,7 @@ def experts(
                 moe_intermediate_size=inner,
                 shared_intermediate_size=common,
                 extras=own + (extras(config) if extras else ()),
+                expert_extras=theirs,
             ),
         )
 

@@ -31,7 +31,7 @@ class Family:
         norms: Norms of the residual width per layer.
         norm_bias: Whether norms have a bias beside their scale.
         final_norms: Norms after the last layer.
-        tied: What `tie_word_embeddings` means when the file leaves it out.
+        tied: What `tie_word_embeddings` means when the file leaves it out; None where the class never ties.
         vocab_size: The class's vocabulary, where real files leave it out.
         embedding_width: The config key of the token table's width, where it may not be the residual's.
         positions: The config key of a learned position table, None where positions are computed.
@@ -51,7 +51,7 @@ class Family:
     norms: int | Callable[[Config, int], int] = 2
     norm_bias: Flag = False
     final_norms: int = 1
-    tied: bool = False
+    tied: bool | None = False
     vocab_size: int | None = None
     embedding_width: str | None = None
     positions: str | None = None
@@ -123,11 +123,19 @@ def build(config: Config, family: Family) -> Decoder:
         order=order,
         embedding=tuple(embedding),
         lm_head=Weight(name="lm_head", shape=(width, vocab), split=vocab, role="lm_head"),
-        tied=config.boolean("tie_word_embeddings", family.tied),
+        tied=_tied(config, family),
         final=final,
         shared=family.shared(config) if family.shared else (),
         towers=(family.encoder(config),) if family.encoder else (),
     )
+
+
+def _tied(config: Config, family: Family) -> bool:
+    """Return whether the head reads the embedding's matrix."""
+    said = config.boolean("tie_word_embeddings", bool(family.tied))
+    if said and family.tied is None:
+        config.fail("tie_word_embeddings", "this family's class stores its head apart, and engines tie it")
+    return said
 
 
 def _layer(config: Config, family: Family, index: int, hidden: int) -> Layer:

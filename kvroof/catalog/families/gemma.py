@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kvroof.catalog.config import Config
+from collections.abc import Callable
+
+from kvroof.catalog.config import MAX_COUNT, Config
 from kvroof.catalog.families.blocks import Shape, every_nth_full, experts, head_shape, heads, listed, mlp
 from kvroof.catalog.families.family import Family
 from kvroof.spec.attention import GroupedAttention
@@ -47,10 +49,8 @@ def _gemma_shape(config: Config, layer: int) -> Shape:
 
 
 GEMMA = Family(mixers=heads(shape=_gemma_shape, qkv_bias=BIAS, o_bias=BIAS), tied=True)
-GEMMA2_MIXERS = heads(
-    shape=_stated, qkv_bias=BIAS, o_bias=BIAS, reach=listed(every_nth_full(2, 4096), 4096)
-)
-GEMMA2 = Family(mixers=GEMMA2_MIXERS, norms=4, tied=True)
+GEMMA2_MIXERS = heads(shape=_stated, qkv_bias=BIAS, o_bias=BIAS, reach=listed(every_nth_full(2, 4096), 4096))
+GEMMA2 = Family(mixers=GEMMA2_MIXERS, norms=4, tied=True, meaningless=frozenset({"sliding_window_size"}))
 VAULT = Family(mixers=GEMMA2_MIXERS, norms=2, tied=True)
 GEMMA3 = Family(
     mixers=heads(
@@ -121,8 +121,8 @@ def _gemma3n_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
     if not isinstance(config.data.get("intermediate_size"), list):
         return mlp()(config, layer)
     widths = config.array("intermediate_size", int, config.integer("num_hidden_layers")) or []
-    if widths[layer] < 1:
-        config.fail("intermediate_size", f"layer {layer} has a width of {widths[layer]}")
+    if not 1 <= widths[layer] <= MAX_COUNT:
+        config.fail("intermediate_size", f"layer {layer} is not between 1 and {MAX_COUNT}")
     return (DenseFFN(hidden_size=config.integer("hidden_size"), intermediate_size=widths[layer]),)
 
 
@@ -216,7 +216,7 @@ def _gemma4_shape(config: Config, layer: int, full: bool) -> Shape:
     return Shape(n, m, width, width)
 
 
-def _gemma4_mixers(size: int):  # type: ignore[no-untyped-def]
+def _gemma4_mixers(size: int) -> Callable[[Config, int], tuple[GroupedAttention, ...]]:
     """Return a reader of Gemma 4's heads, with `size` as the class's window."""
 
     def read(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
@@ -254,6 +254,12 @@ def _gemma4_extras(config: Config, layer: int) -> tuple[Weight, ...]:
     return _per_layer_weights(config)
 
 
+_GEMMA4_UNUSED = frozenset(
+    """
+    global_head_dim moe_intermediate_size num_experts num_global_key_value_heads per_layer_config
+    top_k_experts vocab_size_per_layer_input
+    """.split()
+)
 GEMMA4 = Family(
     mixers=_gemma4_mixers(512),
     ffns=_gemma4_ffns,
@@ -261,11 +267,11 @@ GEMMA4 = Family(
     tied=True,
     layer_extras=_gemma4_extras,
     embedding_extras=_per_layer_tables,
-    meaningless=frozenset(
-        {"num_experts", "top_k_experts", "global_head_dim", "num_global_key_value_heads", "per_layer_config"}
-    ),
+    meaningless=_GEMMA4_UNUSED,
 )
-GEMMA4_UNIFIED = Family(mixers=_gemma4_mixers(1024), ffns=_gemma4_ffns, norms=4, tied=True)
+GEMMA4_UNIFIED = Family(
+    mixers=_gemma4_mixers(1024), ffns=_gemma4_ffns, norms=4, tied=True, meaningless=_GEMMA4_UNUSED
+)
 
 FAMILIES = {
     "gemma": GEMMA,

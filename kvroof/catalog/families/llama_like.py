@@ -59,6 +59,19 @@ def grouped(head_dim: int | None = None) -> Callable[[Config, int], Shape]:
     return shape
 
 
+def _one_window(inner: ReachOf) -> ReachOf:
+    """Return `inner` for all layers; a list of types that differs is read by some engines only."""
+
+    def reach(config: Config, layer: int) -> Reach:
+        found = inner(config, layer)
+        kinds = config.array("layer_types", str, config.integer("num_hidden_layers"))
+        if kinds is not None and kinds[layer] != f"{found.kind}_attention":
+            config.fail("layer_types", f"{kinds[layer]!r:.40}, where this class has one reach for all")
+        return found
+
+    return reach
+
+
 def _smollm3_window(config: Config, layer: int) -> Reach:
     """Return a window on the layers without rotary positions, and only with `use_sliding_window`."""
     rotary = config.array("no_rope_layers", int, config.integer("num_hidden_layers"))
@@ -84,9 +97,9 @@ def _exaone4_window(config: Config, layer: int) -> Reach:
 
 
 LLAMA = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(bias="mlp_bias"))
-MISTRAL = Family(mixers=heads(shape=grouped(), reach=stated_window(4096)), meaningless=frozenset({"layer_types"}))
+MISTRAL = Family(mixers=heads(shape=grouped(), reach=_one_window(stated_window(4096))))
 MINISTRAL = Family(mixers=heads(shape=grouped(), reach=listed(stated_window(4096), 4096)))
-MINISTRAL3 = Family(mixers=heads(shape=grouped(128), reach=window), meaningless=frozenset({"layer_types"}))
+MINISTRAL3 = Family(mixers=heads(shape=grouped(128), reach=_one_window(window)))
 QWEN2 = Family(mixers=heads(shape=grouped(), qkv_bias=True, reach=listed(late_window)))
 MIMO = Family(
     mixers=heads(shape=grouped(), qkv_bias=True, reach=late_window),
@@ -97,7 +110,8 @@ QWEN3 = Family(
     mixers=heads(shape=grouped(128), qk_norm="head", qkv_bias=BIAS, o_bias=BIAS, reach=listed(late_window))
 )
 SEED_OSS = Family(
-    mixers=heads(shape=grouped(128), qkv_bias=(BIAS, True), o_bias="attention_out_bias"), ffns=mlp(bias="mlp_bias")
+    mixers=heads(shape=grouped(128), qkv_bias=(BIAS, True), o_bias="attention_out_bias"),
+    ffns=mlp(bias="mlp_bias"),
 )
 SMOLLM3 = Family(
     mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, reach=listed(_smollm3_window)),
@@ -118,16 +132,17 @@ COHERE2 = Family(
     norms=1,
     tied=True,
     parallel=True,
+    meaningless=frozenset({"layer_switch", "order_of_interleaved_layers"}),
 )
 OLMO = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), norms=0, final_norms=0)
 OLMO2 = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS, qk_norm="full"))
 OLMO3 = Family(
-    mixers=heads(
-        qkv_bias=BIAS, o_bias=BIAS, qk_norm="full", reach=listed(every_nth_full(4, 4096), 4096)
-    )
+    mixers=heads(qkv_bias=BIAS, o_bias=BIAS, qk_norm="full", reach=listed(every_nth_full(4, 4096), 4096))
 )
 GRANITE_SWA = Family(
-    mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, sinks=True, reach=listed(first_of_n_full(4, 128), 128)),
+    mixers=heads(
+        shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, sinks=True, reach=listed(first_of_n_full(4, 128), 128)
+    ),
     ffns=mlp(bias="mlp_bias"),
     tied=True,
     meaningless=frozenset({"layer_rope_theta"}),
@@ -145,19 +160,31 @@ EXAONE = Family(mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS), ffns=
 EXAONE4 = Family(mixers=heads(shape=grouped(), qk_norm="head", reach=listed(_exaone4_window)))
 ARCEE = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(gated=False, bias="mlp_bias"))
 ERNIE4_5 = Family(
-    mixers=heads(shape=grouped(128), qkv_bias="use_bias", o_bias="use_bias"), ffns=mlp(bias="use_bias"), tied=True
+    mixers=heads(shape=grouped(128), qkv_bias="use_bias", o_bias="use_bias"),
+    ffns=mlp(bias="use_bias"),
+    tied=True,
 )
 JAIS2 = Family(
     mixers=heads(qkv_bias=(BIAS, True), o_bias=(BIAS, True)),
     ffns=mlp(gated=False, bias=("mlp_bias", True)),
     norm_bias=True,
 )
+
+
+def _nemotron_shape(config: Config, layer: int) -> Shape:
+    """Return Llama's heads; `kv_channels` says their width a second time."""
+    shape = head_shape(config)
+    if config.integer("kv_channels", shape.k_width) != shape.k_width:
+        config.fail("kv_channels", f"the heads are {shape.k_width} wide", "add head_dim")
+    return shape
+
+
 NEMOTRON = Family(
-    mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(gated=False, bias="mlp_bias"), norm_bias=True
+    mixers=heads(shape=_nemotron_shape, qkv_bias=BIAS, o_bias=BIAS),
+    ffns=mlp(gated=False, bias="mlp_bias"),
+    norm_bias=True,
 )
-NANOCHAT = Family(
-    mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(gated=False), norms=0, final_norms=0
-)
+NANOCHAT = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mlp(gated=False), norms=0, final_norms=0)
 
 
 def _square_out(config: Config, layer: int) -> Shape:
@@ -188,7 +215,9 @@ def _bitnet_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
     )
 
 
-BITNET = Family(mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, extras=_sub_norm), ffns=_bitnet_ffns)
+BITNET = Family(
+    mixers=heads(shape=grouped(), qkv_bias=BIAS, o_bias=BIAS, extras=_sub_norm), ffns=_bitnet_ffns
+)
 
 
 def _lambdas(config: Config, layer: int) -> tuple[Weight, ...]:

@@ -30,7 +30,7 @@ DECOYS = frozenset(
 
 def low_rank(config: Config, layer: int) -> tuple[LatentAttention, ...]:
     """Return latent attention whose `q_lora_rank` the file gives: null says there is none."""
-    if "q_lora_rank" not in config.data:
+    if not config.has("q_lora_rank") and not config.says_null("q_lora_rank"):
         config.fail("q_lora_rank", "missing, and it decides the size", "null says: no low-rank query")
     return latent(config, layer)
 
@@ -43,22 +43,24 @@ def _perhaps_latent(config: Config, layer: int) -> tuple[Mixer, ...]:
     return heads(qkv_bias="attention_bias", o_bias="attention_bias")(config, layer)
 
 
+def _routed(config: Config, layer: int) -> bool:
+    """Return experts after the first dense layers; a file without a word of experts has none."""
+    words = ("n_routed_experts", "num_experts", "moe_intermediate_size", "first_k_dense_replace")
+    return any(config.has(word) for word in words) and after()(config, layer)
+
+
 DEEPSEEK_EXPERTS = experts(number=("n_routed_experts", "num_experts"), shared=shared_experts())
 
 DEEPSEEK_V2 = Family(
     mixers=_perhaps_latent,
     ffns=mixed(
-        after(),
-        experts(
-            number=("n_routed_experts", "num_experts"), shared=shared_experts(), shared_bias="mlp_bias"
-        ),
+        _routed,
+        experts(number=("n_routed_experts", "num_experts"), shared=shared_experts(), shared_bias="mlp_bias"),
         mlp(bias="mlp_bias"),
     ),
     meaningless=DECOYS,
 )
-DEEPSEEK_V3 = Family(
-    mixers=low_rank, ffns=mixed(listed_mlps(after()), DEEPSEEK_EXPERTS), meaningless=DECOYS
-)
+DEEPSEEK_V3 = Family(mixers=low_rank, ffns=mixed(listed_mlps(_routed), DEEPSEEK_EXPERTS), meaningless=DECOYS)
 GLM4_LITE = replace(DEEPSEEK_V3, ffns=mixed(listed_mlps(after(1)), DEEPSEEK_EXPERTS))
 SARVAM = replace(DEEPSEEK_V3, mixers=latent)
 
@@ -121,12 +123,15 @@ def _indexes(config: Config, layer: int) -> bool:
         types = [names.get(letter, letter) for letter in config.text("index_topk_pattern")]
     elif types is None:
         types = config.array("index_topk_pattern", str, count)
-    step, offset = config.integer("index_topk_freq", 1), config.integer("index_skip_topk_offset", 2, minimum=0)
+    step, offset = (
+        config.integer("index_topk_freq", 1),
+        config.integer("index_skip_topk_offset", 2, minimum=0),
+    )
     if types is None:
         return max(layer - offset + 1, 0) % step == 0
     if len(types) != count or types[layer] not in ("full", "shared") or types[0] != "full":
         config.fail("indexer_types", "is not a list of full and shared layers that starts with a full one")
-    return types[layer] == "full"
+    return bool(types[layer] == "full")
 
 
 DEEPSEEK_V32 = replace(DEEPSEEK_V3, mixers=_own_index)

@@ -66,7 +66,7 @@ def listed_mlps(default: Sparse) -> Sparse:
         config.read_nothing(SCHEDULE_KEYS)
         if types[layer] not in ("dense", "sparse"):
             config.fail("mlp_layer_types", f"{types[layer]!r} is neither dense nor sparse")
-        return types[layer] == "sparse"
+        return bool(types[layer] == "sparse")
 
     return sparse
 
@@ -81,9 +81,9 @@ def mixed(sparse: Sparse, experts: FFNsOf, dense: FFNsOf | None = None) -> FFNsO
     return read
 
 
-def shared_experts(count: str = "n_shared_experts", width: str = "moe_intermediate_size") -> Callable[
-    [Config], int | None
-]:
+def shared_experts(
+    count: str = "n_shared_experts", width: str = "moe_intermediate_size"
+) -> Callable[[Config], int | None]:
     """Return the width of the shared experts, which run as one MLP: `count` times `width`."""
 
     def read(config: Config) -> int | None:

@@ -83,7 +83,8 @@ def sam(config: Config) -> int:
     if config.boolean("use_abs_pos", True):
         total += grid * grid * h
     if config.boolean("use_rel_pos", True):
-        everywhere = {i for i in config.array("global_attn_indexes", int) or (2, 5, 8, 11) if 0 <= i < count}
+        named = config.array("global_attn_indexes", int)
+        everywhere = {i for i in ((2, 5, 8, 11) if named is None else named) if 0 <= i < count}
         window = config.integer("window_size", 14)
         spans = len(everywhere) * (2 * grid - 1) + (count - len(everywhere)) * (2 * window - 1)
         total += 2 * spans * (h // heads)

@@ -6,131 +6,263 @@ Source: vLLM v1 `kv_cache_utils` and `kv_cache_interface`, checked against publi
 
 from __future__ import annotations
 
-from kvroof.ground.errors import Unsupported
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+from kvroof.ground.dtypes import DTYPES, Dtype
+from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.ground.numeric import ceil_div
-from kvroof.ground.record import record
-from kvroof.memory.engines.pool import EngineOptions, PageGroup, Pool
-from kvroof.memory.kv import caches, states
+from kvroof.ground.record import record, static
+from kvroof.ground.units import GIB
+from kvroof.memory.demand import Demand
+from kvroof.memory.engines.engine import Figures, Formats, Held, Question, fp8_as_kernels_store_it
+from kvroof.memory.engines.pool import PageGroup, Pool
+from kvroof.memory.layers import caches, states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache
 from kvroof.spec.precision import KVFormat, StateFormat
+from kvroof.spec.reach import Strided
 
-SIMILAR = 1.5
-"""Kinds whose counts differ by less than this share one group size (1.25 in older releases)."""
+Mismatch: TypeAlias = Literal["pad", "raise"]
+
 STATE_ALIGN = 16
+LATENT_ALIGN = 128
+"""A hybrid's attention block is a multiple of this many tokens; beside latent attention, of the second."""
 
 
 @record
-class KVLog:
-    """The figures of vLLM's start-up log, and those that follow from them.
+class VLLM:
+    """vLLM with the flags that decide what it sets aside, at their defaults.
 
-    `kv_cache_tokens_old` is the reporting up to v0.20 (blocks per group times the smallest block),
-    `kv_cache_tokens` that since v0.21 (`int(max_concurrency * max_model_len)`).
+    `similar` is the ratio of counts below which kinds share one group size ("3/2"; "5/4" in older
+    releases). Pages that do not divide are padded (`mismatch` "pad") or refused ("raise", older
+    releases). `spec_tokens` are drafted tokens per step: they lengthen a convolution and add pages of
+    state. `state_dtype` None follows the checkpoint, else the model's dtype. `batches_in_flight` is 2
+    with asynchronous scheduling in the releases that count it.
     """
 
-    num_blocks: int
-    block_size: int
-    block_bytes: int
-    kv_cache_tokens: int | None
-    kv_cache_tokens_old: int
-    max_concurrency: float | None
+    block_size: int = 16
+    max_model_len: int | None = None
+    max_num_batched_tokens: int = 2048
+    batches_in_flight: int = 1
+    prefix_caching: bool = static(default=True)
+    spec_tokens: int = 0
+    dcp: int = 1
+    state_dtype: Dtype | None = None
+    mismatch: Mismatch = static(default="pad")
+    similar: Fraction = static(default=Fraction(3, 2))
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return "vllm"
+
+    def formats(self, model: Architecture, kv: KVFormat, state: StateFormat) -> Formats:
+        """Return index keys and sparse latents as the kernels store them, and `d_conv - 1` columns."""
+        recurrent = self.state_dtype
+        if recurrent is None:
+            recurrent = DTYPES[model.state_dtype or model.dtype]
+            if any(kind in FP32_STATES for kind, *_ in states(model)):
+                recurrent = DTYPES["fp32"]
+        held = replace(state, recurrent=recurrent, dropped_columns=1 - self.spec_tokens)
+        return fp8_as_kernels_store_it(model, kv), held
+
+    def pool(self, model: Architecture, kv: KVFormat, state: StateFormat, tp: int = 1) -> Pool:
+        """Return the pool of one of `tp` ranks.
+
+        Raises:
+            Unsupported: Compressed caches, nothing to cache, or pages that the release refuses.
+            BadInput: A decode context that the heads do not allow.
+        """
+        kinds: dict[tuple[object, ...], tuple[Cache, int]] = {}
+        for cache, layers in caches(model):
+            if isinstance(cache.reach, Strided):
+                raise Unsupported(
+                    "vLLM packs compressed caches into mixed pages, which are not modelled",
+                    where=model.name,
+                    way_out="use --allocator paged",
+                )
+            _check_dcp(cache, tp, self.dcp)
+            key = (cache.kind, cache.reach, kv.token_bytes(cache, tp))
+            kinds[key] = (cache, kinds[key][1] + layers if key in kinds else layers)
+        held = [(kind, state.state_bytes(s, tp), layers) for kind, s, layers in states(model)]
+        if held:
+            return self._hybrid(list(kinds.values()), held, kv, tp)
+        if not kinds:
+            raise Unsupported("holds no cache and no state", where=model.name)
+        return self._attention(list(kinds.values()), kv, tp)
+
+    def _attention(self, kinds: list[tuple[Cache, int]], kv: KVFormat, tp: int) -> Pool:
+        """Return the pool of attention layers: one group when they are of one reach, else groups."""
+        if len({cache.reach for cache, _ in kinds}) == 1:
+            page = sum(layers * kv.token_bytes(cache, tp) for cache, layers in kinds)
+            group = self._group(kinds[0][0], sum(layers for _, layers in kinds), self.block_size)
+            return Pool(groups=(group,), block_bytes=page * self.block_size)
+        size = self._group_size([layers for _, layers in kinds])
+        page = max(kv.token_bytes(cache, tp) for cache, _ in kinds) * self.block_size
+        return Pool(
+            groups=self._groups(kinds, page, self.block_size, size, kv, tp),
+            block_bytes=page * size,
+            padding_layers=sum(-layers % size for _, layers in kinds),
+        )
+
+    def _hybrid(
+        self, kinds: list[tuple[Cache, int]], held: list[tuple[str, int, int]], kv: KVFormat, tp: int
+    ) -> Pool:
+        """Return the pool of a model with states: the attention block grows until a page holds a state."""
+        page_state = max(size for _, size, _ in held)
+        counts = [layers for _, layers in kinds] + [layers for *_, layers in held]
+        size = self._group_size(counts)
+        page, block = page_state, self.block_size
+        if kinds:
+            token = max(kv.token_bytes(cache, tp) for cache, _ in kinds)
+            align = LATENT_ALIGN if any(c.kind.startswith("mla") for c, _ in kinds) else STATE_ALIGN
+            block = max(ceil_div(ceil_div(page_state, token), align) * align, self.block_size)
+            page = block * token
+        pages = (2 if self.prefix_caching else 1) + self.spec_tokens
+        groups = self._groups(kinds, page, block, size, kv, tp)
+        for kind, _, layers in held:
+            of_states = PageGroup(kind=kind, layers=size, block_size=block, reach=None, state_pages=pages)
+            groups += (of_states,) * ceil_div(layers, size)
+        return Pool(
+            groups=groups,
+            block_bytes=page * size,
+            padding_layers=sum(-count % size for count in counts),
+            padded_bytes=page - page_state,
+            state_bytes=page_state,
+        )
+
+    def _groups(
+        self, kinds: list[tuple[Cache, int]], page: int, block: int, size: int, kv: KVFormat, tp: int
+    ) -> tuple[PageGroup, ...]:
+        """Return the groups of attention layers: a smaller page takes more tokens, or is padded."""
+        found: list[PageGroup] = []
+        for cache, layers in kinds:
+            own = kv.token_bytes(cache, tp) * block
+            if page % own and (self.mismatch == "raise" or cache.kind.startswith("mla")):
+                raise Unsupported(
+                    f"a page of {own} B ({cache.kind} layers) does not divide one of {page} B",
+                    where="--engine vllm",
+                    way_out="try another --block-size or --kv-dtype",
+                )
+            grown = block if page % own else block * (page // own)
+            found += [self._group(cache, size, grown)] * ceil_div(layers, size)
+        return tuple(found)
+
+    def _group(self, cache: Cache, layers: int, block_size: int) -> PageGroup:
+        return PageGroup(
+            kind=cache.kind,
+            layers=layers,
+            block_size=block_size,
+            reach=cache.reach,
+            ahead=self.max_num_batched_tokens * self.batches_in_flight,
+            dcp=self.dcp,
+        )
+
+    def _group_size(self, counts: list[int]) -> int:
+        """Return the layers of a group: the smallest count of a kind, or the largest when they are alike."""
+        return max(counts) if max(counts) < self.similar * min(counts) else min(counts)
+
+    def hold(
+        self, model: Architecture, demand: Demand, kv: KVFormat, state: StateFormat, tp: int = 1
+    ) -> Held:
+        """Return the blocks that the sequences of `demand` take at most."""
+        return self.pool(model, kv, state, tp).hold(demand)
+
+    def figures(
+        self, model: Architecture, available_bytes: int, kv: KVFormat, state: StateFormat, tp: int = 1
+    ) -> Figures:
+        """Return the start-up log: blocks, KV tokens as old and new releases count them, concurrency.
+
+        Old: `blocks // groups * block * dcp`. Since about v0.21: `int(max_concurrency * max_model_len)`.
+        """
+        pool = self.pool(model, kv, state, tp)
+        blocks, limit = pool.num_blocks(available_bytes), self.max_model_len
+        limit = limit if limit is not None else model.max_position_embeddings
+        old = blocks // len(pool.groups) * pool.block_size * self.dcp
+        tokens: int | None = None
+        concurrency: Fraction | None = None
+        if limit is not None:
+            concurrency = Fraction(blocks, max(pool.request_blocks(limit), 1))
+            tokens = int(concurrency * limit)
+        lines = [f"Available KV cache memory: {available_bytes / GIB:.2f} GiB"]
+        if pool.state_bytes and pool.block_size > self.block_size:
+            lines.insert(0, f"Setting attention block size to {pool.block_size} tokens")
+        if pool.padded_bytes:
+            share = 100 * pool.padded_bytes / pool.state_bytes
+            lines.insert(1, f"Padding mamba page size by {share:.2f}%")
+        lines.append(f"GPU KV cache size: {old if tokens is None else tokens:,} tokens")
+        if limit is not None and concurrency is not None:
+            lines.append(f"Maximum concurrency for {limit:,} tokens per request: {float(concurrency):.2f}x")
+        return Figures(
+            name=self.name,
+            available_bytes=available_bytes,
+            num_blocks=blocks,
+            block_size=pool.block_size,
+            block_bytes=pool.block_bytes,
+            kv_cache_tokens=tokens,
+            kv_cache_tokens_old=old,
+            max_model_len=limit,
+            max_concurrency=None if concurrency is None else float(concurrency),
+            max_requests=None if concurrency is None else int(concurrency),
+            lines=tuple(lines),
+        )
+
+    def flags(self, question: Question) -> tuple[str, ...]:
+        """Return `vllm serve` flags."""
+        flags = [
+            f"--max-model-len {self.max_model_len or question.tokens}",
+            f"--max-num-seqs {question.seqs}",
+            f"--gpu-memory-utilization {question.utilization:g}",
+            f"--kv-cache-dtype {KV_CACHE_DTYPES.get(question.kv_dtype, question.kv_dtype)}",
+            f"--block-size {self.block_size}",
+            f"--max-num-batched-tokens {self.max_num_batched_tokens}",
+            f"--tensor-parallel-size {question.tp}",
+        ]
+        if self.dcp > 1:
+            flags.append(f"--decode-context-parallel-size {self.dcp}")
+        if self.state_dtype is not None:
+            dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+            flags.append(f"--mamba-ssm-cache-dtype {dtype.get(self.state_dtype.name, 'auto')}")
+        if question.adapters:
+            flags += [
+                "--enable-lora",
+                f"--max-loras {question.adapters}",
+                f"--max-lora-rank {question.adapter_rank}",
+            ]
+        return tuple(flags)
+
+    def sentences(self, model: Architecture) -> tuple[str, ...]:
+        """Return what is taken for granted."""
+        said = [f"vLLM: blocks of {self.block_size} tokens, one page size for all groups of layers"]
+        if any(cache.reach.window for cache, _ in caches(model)):
+            said.append(
+                "a windowed layer is charged with its window and the tokens of a running prefill step"
+                f" ({self.max_num_batched_tokens} x {self.batches_in_flight}, --max-num-batched-tokens)"
+            )
+        if any(True for _ in states(model)):
+            said.append("fixed state in pages as large as the attention block's; d_conv - 1 columns")
+        return tuple(said)
 
 
-def vllm_pool(model: Architecture, options: EngineOptions, kv: KVFormat, state: StateFormat) -> Pool:
-    """Return the pool of one tensor-parallel rank.
+KV_CACHE_DTYPES = {"bf16": "auto", "fp16": "auto"}
+FP32_STATES = ("kda",)
+"""Kinds of recurrence whose state vLLM keeps in fp32 whatever the flags say."""
 
-    Args:
-        model: The architecture.
-        options: vLLM's flags.
-        kv: Dtypes of keys and values.
-        state: Dtypes of a fixed state; vLLM keeps `d_conv - 1` columns.
+
+def _check_dcp(cache: Cache, tp: int, dcp: int) -> None:
+    """Refuse a decode context that vLLM refuses: it divides the ranks that hold copies of a head.
 
     Raises:
-        Unsupported: Page sizes of which none is a multiple of the others.
+        BadInput: `dcp` does not divide `tp / kv_heads`, or a windowed layer.
     """
-    kinds: dict[tuple[object, ...], tuple[Cache, int]] = {}
-    for cache, layers in caches(model):
-        key = (cache.kind, cache.reach.window, kv.token_bytes(cache, options.tp))
-        kinds[key] = (cache, kinds[key][1] + layers if key in kinds else layers)
-    held = [(kind, state.state_bytes(s, options.tp), layers) for kind, s, layers in states(model)]
-    if not kinds and not held:
-        raise Unsupported("holds no cache and no state", where=model.name)
-    if held:
-        return _with_states(list(kinds.values()), held, options, kv)
-    return _attention_only(list(kinds.values()), options, kv)
-
-
-def _attention_only(kinds: list[tuple[Cache, int]], options: EngineOptions, kv: KVFormat) -> Pool:
-    """Return the pool of attention layers: one group when they are of one reach, else groups."""
-    if len({cache.reach for cache, _ in kinds}) == 1:
-        page = sum(layers * kv.token_bytes(cache, options.tp) for cache, layers in kinds)
-        group = _group(kinds[0][0], sum(layers for _, layers in kinds), options.block_size)
-        return Pool(groups=(group,), block_bytes=page * options.block_size, options=options)
-    sizes = [kv.token_bytes(cache, options.tp) for cache, _ in kinds]
-    largest = max(sizes)
-    if any(largest % size for size in sizes):
-        raise Unsupported(
-            f"pages of {', '.join(map(str, sizes))} B per token do not divide", where="--engine vllm"
+    if dcp == 1:
+        return
+    copies = tp // min(tp, cache.split)
+    if copies % dcp or cache.reach.window is not None:
+        raise BadInput(
+            f"a decode context of {dcp} does not divide the {copies} ranks that hold copies of one head",
+            where="--dcp",
+            way_out="use a divisor of --tp over KV heads",
         )
-    size = _group_size([layers for _, layers in kinds])
-    groups = [
-        _group(cache, size, options.block_size * (largest // token))
-        for (cache, layers), token in zip(kinds, sizes, strict=True)
-        for _ in range(ceil_div(layers, size))
-    ]
-    padding = sum(-layers % size for _, layers in kinds)
-    block = largest * options.block_size * size
-    return Pool(groups=tuple(groups), block_bytes=block, options=options, padding_layers=padding)
-
-
-def _with_states(
-    kinds: list[tuple[Cache, int]], held: list[tuple[str, int, int]], options: EngineOptions, kv: KVFormat
-) -> Pool:
-    """Return the pool of a hybrid: the attention block grows until its page holds a whole state."""
-    page_state = max(size for _, size, _ in held)
-    counts = [layers for _, layers in kinds] + [layers for *_, layers in held]
-    size = _group_size(counts)
-    groups: list[PageGroup] = []
-    page, block = page_state, options.block_size
-    if kinds:
-        token = max(kv.token_bytes(cache, options.tp) for cache, _ in kinds)
-        align = 128 if any(cache.kind.startswith("mla") for cache, _ in kinds) else STATE_ALIGN
-        block = max(ceil_div(ceil_div(page_state, token), align) * align, options.block_size)
-        page = block * token
-        for cache, layers in kinds:
-            own = block * (token // kv.token_bytes(cache, options.tp))
-            groups += [_group(cache, size, own)] * ceil_div(layers, size)
-    for kind, _, layers in held:
-        groups += [PageGroup(kind=kind, layers=size, block_size=block, reach=None)] * ceil_div(layers, size)
-    return Pool(
-        groups=tuple(groups),
-        block_bytes=page * size,
-        options=options,
-        padding_layers=sum(-count % size for count in counts),
-        padded_bytes=page - page_state,
-    )
-
-
-def _group_size(counts: list[int]) -> int:
-    """Return the layers of a group: the smallest count of a kind, or the largest when they are alike."""
-    return max(counts) if max(counts) < SIMILAR * min(counts) else min(counts)
-
-
-def _group(cache: Cache, layers: int, block_size: int) -> PageGroup:
-    return PageGroup(kind=cache.kind, layers=layers, block_size=block_size, reach=cache.reach)
-
-
-def vllm_log(pool: Pool, available_bytes: int) -> KVLog:
-    """Return what vLLM logs of a pool that is given `available_bytes` on its smallest rank."""
-    blocks = pool.num_blocks(available_bytes)
-    smallest = min(group.block_size for group in pool.groups)
-    ranks, limit = pool.options.dcp, pool.options.max_model_len
-    concurrency = blocks / pool.request_blocks(ceil_div(limit, ranks)) if limit else None
-    return KVLog(
-        num_blocks=blocks,
-        block_size=smallest,
-        block_bytes=pool.block_bytes,
-        kv_cache_tokens=int(concurrency * limit) if concurrency is not None and limit else None,
-        kv_cache_tokens_old=blocks // len(pool.groups) * smallest * ranks,
-        max_concurrency=concurrency,
-    )
