@@ -25,6 +25,7 @@ from kvroof.spec.precision import parse_kv_format
 @click.option("--seqs", default=1, show_default=True, help="Sequences.")
 @click.option("--capacity", type=options.Size(), help="Memory of one device, instead of HW's, e.g. 22GiB.")
 @click.option("--weights", type=options.Size(), help="Weights on one device, instead of the count.")
+@options.encoder_tokens
 @options.utilization
 @options.reserve
 @options.allocator
@@ -42,6 +43,7 @@ def command(
     hw: str | None,
     tokens: int,
     seqs: int,
+    encoder_tokens: int,
     capacity: int | None,
     weights: int | None,
     utilization: float,
@@ -78,6 +80,7 @@ def command(
         kv_format=parse_kv_format(kv_dtype, arch),
         allocator=parse_allocator(allocator, block_size, max_model_len, arch.max_position_embeddings),
         layout=Layout(tp=tp),
+        encoder_tokens=encoder_tokens,
     )
     from kvroof.view.memory import fit_view
 

@@ -22,6 +22,7 @@ from kvroof.spec.precision import parse_kv_format
 @click.option(
     "--shared-prefix", default=0, show_default=True, help="Leading tokens that all sequences share."
 )
+@options.encoder_tokens
 @options.allocator
 @options.max_model_len
 @options.block_size
@@ -38,6 +39,7 @@ def command(
     seqs: int,
     lengths: tuple[int, ...] | None,
     shared_prefix: int,
+    encoder_tokens: int,
     allocator: str,
     max_model_len: int | None,
     block_size: int,
@@ -66,6 +68,7 @@ def command(
                 seqs=seqs,
                 lengths=lengths,
                 shared_prefix=shared_prefix,
+                encoder_tokens=encoder_tokens,
                 kv_format=parse_kv_format(kv_dtype, model),
                 allocator=policy,
                 layout=Layout(tp=tp),

@@ -86,6 +86,12 @@ weights_dtype = click.option(
     help="Storage of the layers' matrices: auto or a dtype.",
 )
 block_size = click.option("--block-size", default=16, show_default=True, help="Tokens in a KV block.")
+encoder_tokens = click.option(
+    "--encoder-tokens",
+    default=0,
+    show_default=True,
+    help="Tokens of the encoder (or image) per sequence, which cross-attention caches.",
+)
 allocator = click.option(
     "--allocator", default="paged", show_default=True, help="payload, paged, padded or reserved."
 )

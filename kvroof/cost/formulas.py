@@ -27,6 +27,26 @@ def step_written(step: Step, reach: Reach) -> int:
     return step.tokens
 
 
+def cross_read(step: Step) -> int:
+    """Return the encoder's tokens that a step's cross-attention reads, each once per sequence."""
+    return sum(g.count * g.encoder_len for g in step.groups)
+
+
+def cross_written(step: Step) -> int:
+    """Return the encoder's tokens whose keys and values a step makes: those of sequences that begin."""
+    return sum(g.count * g.encoder_len * (1 - minimum(g.kv_len - g.query_len, 1)) for g in step.groups)
+
+
+def cross_queries(step: Step) -> int:
+    """Return the tokens that look at an encoder."""
+    return sum(g.count * g.query_len for g in step.groups if g.encoder_len)
+
+
+def cross_pairs(step: Step) -> int:
+    """Return the pairs of a step's tokens with the encoder's, `q E` summed over sequences."""
+    return sum(g.count * g.query_len * g.encoder_len for g in step.groups)
+
+
 def score_elements(step: Step, reach: Reach) -> int:
     """Return the elements of the score matrices that attention without IO-awareness writes out."""
     if isinstance(reach, Selected):

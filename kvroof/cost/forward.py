@@ -7,6 +7,10 @@ from dataclasses import replace
 
 from kvroof.cost.formulas import (
     attention_flops,
+    cross_pairs,
+    cross_queries,
+    cross_read,
+    cross_written,
     distinct_experts,
     index_flops,
     matmul_flops,
@@ -24,12 +28,14 @@ from kvroof.spec.attention import (
     Attention,
     CompressedAttention,
     Execution,
+    GroupedAttention,
     Indexer,
     LatentAttention,
     Scored,
 )
 from kvroof.spec.ffn import FFN, MoE
 from kvroof.spec.precision import HF_STATE, KVFormat, StateFormat
+from kvroof.spec.reach import Encoder
 from kvroof.spec.recurrent import Recurrent
 from kvroof.spec.weights import Format, Weight, WeightFormats
 from kvroof.spec.workload import Step
@@ -127,6 +133,10 @@ def _layer(model: Architecture, layer: Layer, count: int, step: Step, run: Run) 
 
 def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[Op]:
     """Yield the projections, the scores and the output of one attention."""
+    if isinstance(mixer, GroupedAttention) and isinstance(mixer.reach, Encoder):
+        if cross_read(step):
+            yield from _cross(mixer, count, step, run)
+        return
     *into, out = mixer.projections
     for weight in into:
         yield _matmul(weight, count, step.tokens, run)
@@ -143,6 +153,30 @@ def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[O
     yield from _matrices(mixer.extras, count, step.tokens, run)
     small = tuple(w for w in mixer.weights if w.role == "vector")
     yield from _vectors("attention_vectors", small, count, run)
+
+
+def _cross(mixer: GroupedAttention, count: int, step: Step, run: Run) -> Iterator[Op]:
+    """Yield a cross-attention: queries of the step's tokens, keys and values of the encoder's new ones."""
+    queries, made, read = cross_queries(step), cross_written(step), cross_read(step)
+    heads, size = exact_div(mixer.num_heads, run.tp), run.activation.row_bytes(1)
+    first, *stored, out = mixer.projections
+    yield _matmul(first, count, queries, run)
+    for weight in stored if made else ():
+        yield _matmul(weight, count, made, run)
+    activation = queries * heads * (mixer.head_dim + mixer.v_head_dim) * size
+    if not run.io_aware:
+        activation += SCORE_PASSES * heads * cross_pairs(step) * size
+    yield Op(
+        name=f"attention.{mixer.kind}",
+        kind="attention",
+        count=count,
+        flops=attention_flops(cross_pairs(step), heads, mixer.head_dim, mixer.v_head_dim),
+        kv_bytes=(read + made) * run.kv_format.token_bytes(mixer.cache, run.tp),
+        activation_bytes=activation,
+        compute=run.arithmetic(),
+    )
+    yield _matmul(out, count, queries, run)
+    yield from _vectors("attention_vectors", tuple(w for w in mixer.extras if w.role == "vector"), count, run)
 
 
 def _recurrent(mixer: Recurrent, count: int, step: Step, run: Run) -> Iterator[Op]:

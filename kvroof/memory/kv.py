@@ -74,6 +74,10 @@ def check_demand(demand: Demand, where: str = "--tokens") -> None:
     for length, _ in demand.lengths:
         if not 1 <= length <= MAX_TOKENS:
             raise BadInput(f"{length} tokens is not between 1 and {MAX_TOKENS}", where=where)
+    if not 0 <= demand.encoder_tokens <= MAX_TOKENS:
+        raise BadInput(
+            f"{demand.encoder_tokens} tokens is not between 0 and {MAX_TOKENS}", where="--encoder-tokens"
+        )
     if not 0 <= demand.shared_prefix <= demand.shortest:
         raise BadInput(
             f"{demand.shared_prefix} shared tokens are not in the shortest sequence of {demand.shortest}",

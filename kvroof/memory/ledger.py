@@ -70,6 +70,7 @@ class Budget:
     state_format: StateFormat = HF_STATE
     allocator: Allocator = Allocator()
     layout: Layout = Layout()
+    encoder_tokens: int = static(default=0)
 
     @property
     def budget_bytes(self) -> int:
@@ -89,7 +90,8 @@ class Budget:
         return self.budget_bytes - self.stored_weights_bytes - self.reserve_bytes
 
     def kv_bytes(self, demand: Demand) -> int:
-        """Return what is allocated for `demand` on the fullest rank."""
+        """Return what is allocated for `demand` on the fullest rank, the encoder's tokens beside it."""
+        demand = replace(demand, encoder_tokens=self.encoder_tokens)
         return cache_bytes(
             self.model, demand, self.allocator, self.kv_format, self.state_format, self.layout.tp
         )
@@ -113,6 +115,7 @@ def fit(
     state_format: StateFormat = HF_STATE,
     allocator: Allocator = Allocator(),  # noqa: B008 - a frozen record
     layout: Layout = Layout(),  # noqa: B008 - a frozen record
+    encoder_tokens: int = 0,
 ) -> Ledger:
     """Return whether `seqs` sequences of `tokens` fit, by how much, how far it goes, and the ways out.
 
@@ -129,6 +132,7 @@ def fit(
         state_format: Dtypes of a fixed state.
         allocator: What is set aside for the sequences.
         layout: Parallelism; the ledger is the fullest rank's.
+        encoder_tokens: Tokens of the encoder's output per sequence, for cross-attention.
 
     Raises:
         BadInput: A question that cannot be: no capacity, a share outside (0, 1], an impossible layout.
@@ -139,7 +143,7 @@ def fit(
     if tokens < 1:
         raise BadInput(f"{tokens} is not a positive number of tokens", where="--tokens")
     check_layout(model, layout)
-    demand = equal_lengths(tokens, seqs)
+    demand = equal_lengths(tokens, seqs, encoder_tokens=encoder_tokens)
     check_demand(demand)
     budget = Budget(
         model=model,
@@ -152,6 +156,7 @@ def fit(
         state_format=state_format,
         allocator=allocator,
         layout=layout,
+        encoder_tokens=encoder_tokens,
     )
     kv_bytes, stored = budget.kv_bytes(demand), budget.stored_weights_bytes
     total = stored + kv_bytes + reserve_bytes

@@ -41,13 +41,20 @@ def params_active(model: Architecture) -> int:
     """Return the parameters one text token runs through.
 
     Convention: routed experts by `num_experts_per_tok`, everything else of the decoder whole, the
-    input embedding included; towers are not.
+    input embedding included; towers are not. The idle experts of a mixture of attentions are not.
     """
     idle = sum(
         group.count * (sum(w.elements for w in ffn.weights) - ffn.active_elements)
         for group in model.layers
         for ffn in group.layer.ffns
         if isinstance(ffn, MoE)
+    )
+    idle += sum(
+        group.count * weight.elements
+        for group in model.layers
+        for mixer in group.layer.mixers
+        for weight in mixer.weights
+        if weight.role == "expert"
     )
     return params_total(model) - sum(tower.params for tower in model.towers) - idle
 

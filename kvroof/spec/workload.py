@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvroof.ground.record import record
+from kvroof.ground.record import record, static
 
 
 @record
@@ -10,13 +10,15 @@ class Sequences:
     """`count` equal sequences of one step: the last `query_len` of `kv_len` tokens are run.
 
     Decode is `query_len` 1, a prefill chunk any other, verification of k drafted tokens `k + 1`.
-    `sampled` positions of each sequence pass through the LM head.
+    `sampled` positions of each sequence pass through the LM head. Cross-attention sees `encoder_len` tokens,
+    whose keys and values the sequence's first step makes; with none it does not run.
     """
 
     count: int
     query_len: int
     kv_len: int
     sampled: int = 1
+    encoder_len: int = static(default=0)
 
 
 @record
@@ -36,11 +38,12 @@ class Step:
         return sum(g.count * g.sampled for g in self.groups)
 
 
-def prefill(batch: int, isl: int, cached: int = 0) -> Step:
+def prefill(batch: int, isl: int, cached: int = 0, encoder_len: int = 0) -> Step:
     """Return the step that runs `batch` prompts of `isl` tokens, the first `cached` of them in cache."""
-    return Step(groups=(Sequences(count=batch, query_len=isl - cached, kv_len=isl),))
+    group = Sequences(count=batch, query_len=isl - cached, kv_len=isl, encoder_len=encoder_len)
+    return Step(groups=(group,))
 
 
-def decode(batch: int, kv_len: int) -> Step:
+def decode(batch: int, kv_len: int, encoder_len: int = 0) -> Step:
     """Return the step that gives each of `batch` sequences its next token, with `kv_len` then cached."""
-    return Step(groups=(Sequences(count=batch, query_len=1, kv_len=kv_len),))
+    return Step(groups=(Sequences(count=batch, query_len=1, kv_len=kv_len, encoder_len=encoder_len),))

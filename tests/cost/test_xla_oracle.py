@@ -151,7 +151,7 @@ def cache_shape(tokens):
 @pytest.mark.parametrize("kind", ["full", "sliding"])
 @pytest.mark.parametrize("start", [0, 13], ids=["whole", "chunk"])
 def test_a_prefill_layer_has_the_flops_xla_counts(kind, start):
-    n = 20
+    n = 16
     compiled = xla_flops(
         gqa_layer(kind, start), (n, HIDDEN), cache_shape(start), cache_shape(start), *QKVO_SHAPES, *MLP_SHAPES
     )
@@ -164,7 +164,7 @@ def test_attention_alone_has_the_flops_xla_counts(kind, start):
     from kvroof.cost.formulas import attention_flops, step_pairs
     from kvroof.spec.reach import Chunked
 
-    n = 20
+    n = 16
     compiled = xla_flops(
         lambda q, k, v: grouped_queries(q, k, v, kind, start),
         (n, HEADS, HEAD_DIM),
@@ -235,7 +235,7 @@ def test_absorbed_latent_decode_has_the_flops_xla_counts():
 @pytest.mark.parametrize("start", [0, 13], ids=["whole", "cached prefix"])
 def test_expanded_latent_prefill_has_the_flops_xla_counts(start):
     """A cached prefix is expanded again: its latents become keys and values for this step."""
-    n = 20
+    n = 16
 
     def layer(x, past, q_down, q_up, kv_down, k_up, v_up, wo, gate, up, down):
         y = norm(x)

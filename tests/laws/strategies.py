@@ -12,8 +12,8 @@ from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.reach import Chunked, Full, Sliding, Strided
 from kvroof.spec.workload import Sequences, Step
 
-some = settings(max_examples=100, deadline=None)
-few = settings(max_examples=40, deadline=None)
+some = settings(max_examples=60, deadline=None)
+few = settings(max_examples=25, deadline=None)
 
 sizes = st.integers(1, 300)
 tokens = st.integers(1, 5000)

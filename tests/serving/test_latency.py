@@ -16,7 +16,7 @@ from kvroof.serving.latency import estimate
 from kvroof.spec.workload import Sequences, Step, decode, prefill
 
 MODELS = ("llama-3.1-8b", "gemma-3-12b", "gpt-oss-20b", "qwen3-30b-a3b", "deepseek-v2-lite")
-some = settings(max_examples=25, deadline=None)
+some = settings(max_examples=15, deadline=None)
 
 demands = st.fixed_dictionaries(
     {"isl": st.integers(1, 6000), "osl": st.integers(1, 120), "batch": st.integers(1, 300)}

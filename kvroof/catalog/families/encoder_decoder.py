@@ -22,7 +22,6 @@ from kvroof.spec.ffn import FFN, DenseFFN
 from kvroof.spec.reach import Encoder, Full
 from kvroof.spec.weights import Weight, vector
 
-
 TIE = "tie_word_embeddings"
 
 
@@ -34,6 +33,7 @@ def attend(
     cross: bool,
     bias: bool = False,
     key_bias: bool = True,
+    out_bias: bool = True,
     kv_heads: int | None = None,
     extras: tuple[Weight, ...] = (),
 ) -> GroupedAttention:
@@ -44,9 +44,9 @@ def attend(
         own = (
             vector("q_proj.bias", heads * width, split=heads),
             vector("v_proj.bias", m * width, split=m),
-            vector("o_proj.bias", hidden),
         )
         own += (vector("k_proj.bias", m * width, split=m),) if key_bias else ()
+        own += (vector("o_proj.bias", hidden),) if out_bias else ()
     return GroupedAttention(
         hidden_size=hidden,
         num_heads=heads,
@@ -90,10 +90,9 @@ def _t5_mixers(every_layer: bool) -> Callable[[Config, int], tuple[GroupedAttent
 
 
 def _t5_gated(config: Config, default: str) -> bool:
-    """Return whether the MLP is gated, which the activation's name says."""
-    kind = config.text("feed_forward_proj", default)
-    config.read_nothing(("is_gated_act", "dense_act_fn"))
-    return kind.startswith("gated-")
+    """Return whether the MLP is gated, which the activation's name says where the file does not."""
+    config.read_nothing(("dense_act_fn",))
+    return config.boolean("is_gated_act", config.text("feed_forward_proj", default).startswith("gated-"))
 
 
 def _t5_ffns(default: str) -> Callable[[Config, int], tuple[FFN, ...]]:
@@ -263,11 +262,9 @@ def _marian(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
 def _moonshine_mixers(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
     n, width = _even(config, "decoder_num_attention_heads")
     m, bias = config.integer("decoder_num_key_value_heads", n), config.boolean("attention_bias", False)
-    if bias:
-        config.fail("attention_bias", "biases are not known for this family")
     return (
-        attend(config, n, width, cross=False, kv_heads=m),
-        attend(config, n, width, cross=True, kv_heads=m),
+        attend(config, n, width, cross=False, bias=bias, out_bias=False, kv_heads=m),
+        attend(config, n, width, cross=True, bias=bias, out_bias=False, kv_heads=m),
     )
 
 
@@ -275,7 +272,8 @@ def _moonshine_encoder(config: Config) -> Tower:
     h, inner = config.integer("hidden_size"), config.integer("intermediate_size")
     n, width = _even(config, "encoder_num_attention_heads")
     narrow = config.integer("encoder_num_key_value_heads", n) * width
-    one = block(h, inner, qkv_bias=False, out_bias=False, norm_bias=False, kv_width=narrow)
+    bias = config.boolean("attention_bias", False)
+    one = block(h, inner, qkv_bias=bias, out_bias=False, norm_bias=False, kv_width=narrow)
     front = conv(1, h, 127, bias=False) + conv(h, 2 * h, 7) + conv(2 * h, h, 3) + norm(h)
     count = config.integer("encoder_num_hidden_layers", maximum=MAX_LAYERS)
     return Tower(name="encoder", params=front + count * one + h)

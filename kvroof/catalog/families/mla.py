@@ -77,7 +77,7 @@ MINICPM3 = Family(mixers=_minicpm3, ffns=mlp(bias="mlp_bias"), tied=True, meanin
 YOUTU = replace(MINICPM3, mixers=low_rank)
 
 
-def scored_by(mixer: LatentAttention, config: Config, layer: int, full: bool) -> LatentAttention:
+def scored_by(mixer: LatentAttention, config: Config, full: bool) -> LatentAttention:
     """Return `mixer` with a DSA indexer, its own where the layer is `full`, else an earlier layer's."""
     hidden, rank = mixer.hidden_size, mixer.q_lora_rank
     number, width = config.integer("index_n_heads"), config.integer("index_head_dim")
@@ -98,20 +98,21 @@ def scored_by(mixer: LatentAttention, config: Config, layer: int, full: bool) ->
 
 def _own_index(config: Config, layer: int) -> tuple[LatentAttention, ...]:
     """Return sparse latent attention with an indexer on every layer (DeepSeek-V3.2)."""
-    return _sparse(config, layer, full=True)
+    return sparse_layer(config, layer, full=True)
 
 
 def _some_index(config: Config, layer: int) -> tuple[LatentAttention, ...]:
     """Return sparse latent attention, some layers of which reuse an earlier one's index (GLM-5.2)."""
-    return _sparse(config, layer, full=_indexes(config, layer))
+    return sparse_layer(config, layer, full=_indexes(config, layer))
 
 
-def _sparse(config: Config, layer: int, full: bool) -> tuple[LatentAttention, ...]:
+def sparse_layer(config: Config, layer: int, full: bool) -> tuple[LatentAttention, ...]:
+    """Return sparse latent attention, with an indexer of its own where the layer is `full`."""
     types = config.array("layer_types", str, config.integer("num_hidden_layers"))
     if types is not None and types[layer] not in ("indexed_attention", "deepseek_sparse_attention"):
         config.fail("layer_types", f"{types[layer]!r} is not an attention this family has")
     (mixer,) = low_rank(config, layer)
-    return (scored_by(mixer, config, layer, full),)
+    return (scored_by(mixer, config, full),)
 
 
 def _indexes(config: Config, layer: int) -> bool:

@@ -45,7 +45,6 @@ MINIMAX_M2 = Family(
     meaningless=frozenset({"mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "attn_type_list"}),
 )
 OLMOE = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS, qk_norm="full"), ffns=LOCAL_EXPERTS)
-GROK = Family(mixers=heads(shape=grouped()), ffns=LOCAL_EXPERTS, norms=4, tied=True)
 
 
 def _alternate(config: Config, layer: int) -> Full | Sliding:
@@ -91,7 +90,7 @@ def _own_width(config: Config) -> int | None:
 QWEN2_MOE = Family(
     mixers=heads(shape=grouped(), qkv_bias=("qkv_bias", True), reach=listed(_stated_layers)),
     ffns=mixed(stepped, experts(shared=_own_width, extras=_shared_gate)),
-    meaningless=frozenset({"max_window_layers"}),
+    meaningless=frozenset({"max_window_layers", "sliding_window"}),
 )
 QWEN3_MOE = Family(
     mixers=heads(shape=grouped(), qk_norm="head", qkv_bias=BIAS, o_bias=BIAS, reach=used_window),
@@ -195,7 +194,7 @@ HY_V3 = Family(
         experts(shared=shared_experts("num_shared_experts"), shared_bias="mlp_bias"),
         mlp(bias="mlp_bias"),
     ),
-    meaningless=MTP,
+    meaningless=MTP | {"enable_moe_fp32_combine"},
 )
 
 
@@ -225,7 +224,7 @@ AFMOE = Family(
         experts(shared=shared_experts("num_shared_experts"), extras=score_bias(*EXPERTS)),
     ),
     norms=4,
-    meaningless=frozenset({"num_expert_groups", "num_limited_groups"}),
+    meaningless=frozenset({"global_attn_every_n_layers", "num_expert_groups", "num_limited_groups"}),
 )
 
 
@@ -259,7 +258,9 @@ LAGUNA = Family(
     ffns=mixed(
         listed_mlps(after(1)), experts(number=EXPERTS, shared=_own_width, extras=score_bias(*EXPERTS))
     ),
-    meaningless=frozenset({"moe_apply_router_weight_on_input", "moe_router_logit_softcapping"}),
+    meaningless=frozenset(
+        {"moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping"}
+    ),
 )
 
 
@@ -309,15 +310,6 @@ ARIA = Family(
 )
 
 
-def _minicpm_sparse(config: Config, layer: int) -> bool:
-    """Return whether a MiniCPM file has experts at all."""
-    return config.integer("num_experts", 0, minimum=0) > 0
-
-
-MINICPM = Family(
-    mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=mixed(_minicpm_sparse, LOCAL_EXPERTS), tied=True
-)
-
 FAMILIES = {
     "afmoe": AFMOE,
     "aria": ARIA,
@@ -336,20 +328,16 @@ FAMILIES = {
     "granitemoe": GRANITE_MOE,
     "granitemoe_swa": GRANITE_SWA,
     "granitemoeshared": GRANITE_SHARED,
-    "grok-1": GROK,
     "hy_v3": HY_V3,
     "kolibri1": KOLIBRI,
     "laguna": LAGUNA,
     "mellum": MELLUM,
-    "minicpm": MINICPM,
     "minimax_m2": MINIMAX_M2,
     "mixtral": MIXTRAL,
     "olmoe": OLMOE,
     "phimoe": PHIMOE,
     "qwen2_moe": QWEN2_MOE,
     "qwen3_moe": QWEN3_MOE,
-    "qwen3_omni_moe": QWEN3_VL_MOE,
-    "qwen3_omni_moe_text": QWEN3_VL_MOE,
     "qwen3_vl_moe": QWEN3_VL_MOE,
     "qwen3_vl_moe_text": QWEN3_VL_MOE,
     "sarvam_moe": SARVAM_MOE,

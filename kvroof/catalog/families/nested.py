@@ -44,8 +44,8 @@ def _image_rows(config: Config) -> tuple[Weight, ...]:
 
 
 MLLAMA = Family(mixers=_mllama_mixers, layer_extras=_gates, embedding_extras=_image_rows)
-GLM4V = Family(mixers=heads(qkv_bias=True), norms=4)
-GLM_OCR = Family(mixers=heads(), norms=4)
+GLM4V = Family(mixers=heads(qkv_bias=True), norms=4, meaningless=frozenset({"attention_bias"}))
+GLM_OCR = Family(mixers=heads(), norms=4, meaningless=frozenset({"attention_bias"}))
 QWEN3_OMNI = replace(
     QWEN3_VL_MOE,
     mixers=heads(qk_norm="head", qkv_bias="attention_bias", o_bias="attention_bias", reach=used_window),

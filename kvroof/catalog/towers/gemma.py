@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.towers.counting import conv, layers, linear
+from kvroof.ground.errors import Unsupported
 from kvroof.spec.architecture import Tower
 
 
@@ -50,4 +51,41 @@ def _gemma4(root: Config, hidden: int) -> tuple[Tower, ...]:
     return tuple(found)
 
 
-TOWERS = {"gemma4": _gemma4}
+MOBILENET_V5_300M = 294_126_912
+"""What the published totals of Gemma 3n E2B (5,439,438,272) and E4B (7,849,978,192) both leave for it."""
+
+
+def gemma3n_audio(config: Config) -> int:
+    """Return the parameters of Gemma 3n's conformer."""
+    h, heads = config.integer("hidden_size", 1536), config.integer("conf_num_attention_heads", 8)
+    first, second = config.array("sscp_conv_channel_size", int, 2) or (128, 32)
+    kernels = config.array("sscp_conv_kernel_size", list) or [[3, 3], [3, 3]]
+    if kernels != [[3, 3], [3, 3]]:
+        config.fail("sscp_conv_kernel_size", "another kernel than 3 x 3 is not understood")
+    front = conv(1, first, 3, 3, False) + first + conv(first, second, 3, 3, False) + second
+    front += config.integer("input_feat_size", 128) // 4 * second * h
+    one = _conformer(h, heads, config.integer("conf_conv_kernel_size", 5))
+    return front + layers(config, 12, "conf_num_hidden_layers") * one
+
+
+def _embedder(config: Config, width: int, hidden: int) -> int:
+    """Return the special tokens of a modality, two norms, and the projection to the decoder."""
+    return config.integer("vocab_size", 128) * width + 2 * width + width * hidden
+
+
+def _gemma3n(root: Config, hidden: int) -> tuple[Tower, ...]:
+    vision, audio = root.child("vision_config"), root.child("audio_config")
+    found = []
+    if vision is not None:
+        network = vision.text("architecture", "mobilenetv5_300m_enc")
+        if network != "mobilenetv5_300m_enc":
+            raise Unsupported(f"{network!r} is not understood", where=root.where, key="vision_config")
+        params = MOBILENET_V5_300M + _embedder(vision, vision.integer("hidden_size", 2048), hidden)
+        found.append(Tower(name=network, params=params))
+    if audio is not None:
+        params = gemma3n_audio(audio) + _embedder(audio, audio.integer("hidden_size", 1536), hidden)
+        found.append(Tower(name="audio", params=params))
+    return tuple(found)
+
+
+TOWERS = {"gemma3n": _gemma3n, "gemma4": _gemma4}

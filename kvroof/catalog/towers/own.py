@@ -88,6 +88,37 @@ def internvl_chat(root: Config, vision: Config, hidden: int) -> int:
     )
 
 
+def deepseek_vl2(root: Config, vision: Config, hidden: int) -> int:
+    """Return DeepSeek-VL2's SigLIP, whose pooling it stores and does not run, and its projector."""
+    h, ratio = vision.integer("width", 1024), vision.optional_number("mlp_ratio")
+    inner = int(h * (4 if ratio is None else ratio))
+    pool = vision.text("global_pool", "map")
+    if inner < 1 or pool != "map" or vision.boolean("class_token", False):
+        vision.fail("global_pool", f"{pool!r} pooling or a class token is not understood")
+    tower = patch_area(vision, 16) * h + h + patches(vision, 384, 16) * h
+    tower += layers(vision, 24, "layers") * block(h, inner) + norm(h)
+    tower += h + 4 * linear(h, h) + norm(h) + mlp(h, inner, h)
+    shape = root.child("projector_config") or Config({}, root.where, root.path)
+    kind, depth = shape.text("projector_type", "downsample_mlp_gelu"), shape.integer("depth", 2)
+    fold, wide = shape.integer("downsample_ratio", 2), shape.integer("mlp_ratio", 1)
+    read, out = shape.integer("input_dim", 1152), shape.integer("n_embed", 2048)
+    tags = root.text("tile_tag", "2D")
+    if kind != "downsample_mlp_gelu" or depth != 2 or tags != "2D" or read != h or out != hidden:
+        root.fail("projector_config", f"{kind!r} of depth {depth} with {tags!r} tiles is not understood")
+    return tower + linear(read * fold**2, out * wide) + linear(out * wide, out) + 2 * out
+
+
+def hunyuan_vl(root: Config, vision: Config, hidden: int) -> int:
+    """Return Hunyuan-VL's tower: a ViT, two convolutions that merge patches, and learned separators."""
+    h, inner = vision.integer("hidden_size", 1152), vision.integer("intermediate_size", 4304)
+    if vision.integer("temporal_patch_size", 1) != 1 or vision.integer("spatial_merge_size", 2) != 2:
+        vision.fail("spatial_merge_size", "another merge than 2 x 2 of one frame is not understood")
+    tower = patch_area(vision, 16) * h + h + (vision.integer("max_vit_seq_len", 16_384) + 1) * h
+    tower += layers(vision, 27) * block(h, inner)
+    merger = conv(h, 2 * h, 2, 2) + conv(2 * h, 4 * h, 1) + 4 * h + linear(4 * h, hidden)
+    return tower + merger + h + 4 * hidden
+
+
 def _seen(count: Count, key: str = "vision_config") -> Callable[[Config, int], tuple[Tower, ...]]:
     def read(root: Config, hidden: int) -> tuple[Tower, ...]:
         vision = root.child(key)
@@ -132,6 +163,8 @@ TOWERS = {
     "step3p7": _seen(step3p7),
     "minimax_m3_vl": _seen(minimax_m3),
     "internvl_chat": _seen(internvl_chat),
+    "deepseek_vl_v2": _seen(deepseek_vl2),
     "fuyu": _fuyu,
+    "hunyuan_vl": _seen(hunyuan_vl),
     "phi3_v": _phi3_v,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Protocol, TypeAlias
 
 from kvroof.ground.dtypes import DTYPES
@@ -90,6 +91,10 @@ class Engine(Protocol):
         self, model: Architecture, available_bytes: int, kv: KVFormat, state: StateFormat, tp: int = 1
     ) -> Figures:
         """Return what the engine logs when a rank has `available_bytes` for its cache."""
+        ...
+
+    def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
+        """Return what weights, terms (loaded with them, or taken while steps run) and cache may take."""
         ...
 
     def flags(self, question: Question) -> tuple[str, ...]:

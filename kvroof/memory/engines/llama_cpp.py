@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from kvroof.ground.dtypes import DTYPES
@@ -170,6 +171,10 @@ class LlamaCpp:
             size, _, others = found.get(windowed, (0, 0, 0))
             found[windowed] = (size + layers * each * cells, cells, others + layers)
         return tuple(found[key] for key in sorted(found))
+
+    def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
+        """Return the share of the memory that may be used: llama.cpp itself has no such limit."""
+        return int(capacity * share)
 
     def flags(self, question: Question) -> tuple[str, ...]:
         """Return `llama-server` flags; a quantised V cache needs flash attention."""

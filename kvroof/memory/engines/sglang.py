@@ -180,6 +180,10 @@ class SGLang:
         """Return the share of the memory that tokens get beside states, `1 / (1 + q)`."""
         return 1 / (1 + self.state_ratio)
 
+    def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
+        """Return `mem_fraction_static` of the memory, and beside it what runs: activations and graphs."""
+        return min(capacity, int(capacity * share) + running)
+
     def flags(self, question: Question) -> tuple[str, ...]:
         """Return `python -m sglang.launch_server` flags."""
         flags = [

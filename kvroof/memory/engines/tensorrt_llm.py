@@ -7,6 +7,7 @@ Source: TensorRT-LLM's `KvCacheConfig` (free_gpu_memory_fraction, tokens_per_blo
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from kvroof.ground.dtypes import DTYPES
 from kvroof.ground.errors import Unsupported
@@ -97,6 +98,11 @@ class TensorRTLLM:
             max_requests=blocks // ceil_div(limit, self.block_size) if limit else None,
             lines=(f"Using {tokens} tokens in paged KV cache.",),
         )
+
+    def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
+        """Return what is taken already and, for the cache, a share of what is then FREE."""
+        taken = weights + loaded + running
+        return min(capacity, taken + int(max(capacity - taken, 0) * share))
 
     def flags(self, question: Question) -> tuple[str, ...]:
         """Return `trtllm-serve` flags; those with a colon go into the file of `--extra_llm_api_options`."""

@@ -209,6 +209,10 @@ class VLLM:
             lines=tuple(lines),
         )
 
+    def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
+        """Return `gpu_memory_utilization` of the TOTAL memory: everything is taken out of it."""
+        return int(capacity * share)
+
     def flags(self, question: Question) -> tuple[str, ...]:
         """Return `vllm serve` flags."""
         flags = [

@@ -1,0 +1,166 @@
+"""What stands in a device's memory beside weights and cache, term by term, each with its arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvroof.ground.dtypes import DTYPES
+from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import ceil_div
+from kvroof.ground.record import record, static
+from kvroof.ground.units import GIB
+from kvroof.spec.architecture import Architecture, Mixer
+from kvroof.spec.attention import GroupedAttention, LatentAttention
+from kvroof.spec.ffn import FFN, MoE
+from kvroof.spec.recurrent import Recurrent
+from kvroof.spec.weights import Weight
+
+NON_TORCH_BYTES = 35 * GIB // 100
+"""CUDA context and libraries: 0.35 GiB. Source: the log of github.com/vllm-project/vllm/issues/10517."""
+PROFILED_SEQS = 256
+"""Sequences whose logits vLLM holds when it measures its peak (its default `max_num_seqs`)."""
+ADAPTED = ("attention", "ffn", "shared_expert")
+"""Roles of the matrices that have an adapter; routed experts have none."""
+MAX_ADAPTERS = 2**20
+
+
+@record
+class Term:
+    """Bytes on the fullest rank under a name; `loaded` with the weights, or taken while steps run."""
+
+    name: str = static()
+    term_bytes: int
+    arithmetic: str = static()
+    loaded: bool = static(default=False)
+
+
+def step_activations(model: Architecture, tokens: int, seqs: int, tp: int = 1) -> Term:
+    """Return the peak of one step: its widest activations and the logits of the sampled positions.
+
+    `tokens x (2 hidden + widest) x bytes + min(tokens, max(seqs, 256)) x vocabulary x 4`: the residual and
+    its norm, the widest intermediate of a layer with its inputs, and fp32 logits, gathered whole.
+
+    Source: checked against the peak in the log of github.com/vllm-project/vllm/issues/10517:
+    Llama-3.1-8B with 20,000 tokens in a step, 2.07 GiB logged, 2.03 GiB by this formula.
+    """
+    each = DTYPES[model.dtype].row_bytes(1)
+    widest = max(
+        (width for g in model.layers for width in _widths(g.layer.mixers, g.layer.ffns, tp)), default=0
+    )
+    width = 2 * model.hidden_size + widest
+    sampled = min(tokens, max(seqs, PROFILED_SEQS))
+    size = tokens * width * each + sampled * model.vocab_size * 4
+    words = (
+        f"{tokens} tokens x {width} elements x {each} B + {sampled} x {model.vocab_size} fp32 logits"
+        f" = {size:,} B"
+    )
+    return Term(name="activation peak", term_bytes=size, arithmetic=words)
+
+
+def _widths(mixers: tuple[Mixer, ...], ffns: tuple[FFN, ...], tp: int) -> Iterator[int]:
+    """Yield the elements per token that each part of a layer has alive at its widest, on one rank."""
+    for mixer in mixers:
+        if isinstance(mixer, Recurrent):
+            columns = sum(_out(w, tp) for w in mixer.projections[:-1])
+            yield columns + (_in(mixer.projections[-1], tp) if mixer.projections else 0)
+            continue
+        out = ceil_div(mixer.num_heads * mixer.v_head_dim, tp)
+        yield sum(_out(w, tp) for w in mixer.projections[:-1]) + out + _expanded(mixer, tp)
+    for ffn in ffns:
+        if isinstance(ffn, MoE):
+            up, down = ffn.experts
+            routed = ffn.num_experts_per_tok * (max(_out(up, tp), _out(down, tp)) + _in(down, tp))
+            yield routed + sum(_out(w, tp) for w in ffn.shared_experts)
+        else:
+            up, down = ffn.projections
+            yield _out(up, tp) + _in(down, tp)
+
+
+def _expanded(mixer: GroupedAttention | LatentAttention, tp: int) -> int:
+    """Return the elements of keys and values that latent attention rebuilds for a prefill."""
+    return _out(mixer.up_projection, tp) if isinstance(mixer, LatentAttention) else 0
+
+
+def _out(weight: Weight, tp: int) -> int:
+    return ceil_div(weight.shape[-1], 1 if weight.split_rows else min(tp, weight.split))
+
+
+def _in(weight: Weight, tp: int) -> int:
+    return ceil_div(weight.shape[-2], min(tp, weight.split) if weight.split_rows else 1)
+
+
+def adapters(model: Architecture, count: int, rank: int, tp: int = 1) -> Term:
+    """Return the slots of `count` LoRA adapters: `count x rank x (in + out)` over the adapted matrices.
+
+    On each rank an adapter's matrix beside a divided side is divided with it, the other one is whole. Gate
+    and up matrix have an adapter each.
+    Engines set the slots aside for the largest rank, used or not. Matrices of attention, MLPs and shared
+    experts are adapted, routed experts are not.
+
+    Raises:
+        BadInput: A count or a rank that is not positive.
+    """
+    for option, value in (("--adapters", count), ("--adapter-rank", rank)):
+        if not 1 <= value <= MAX_ADAPTERS:
+            raise BadInput(f"{value} is not between 1 and {MAX_ADAPTERS}", where=option)
+    sides = sum(
+        g.count * (_in(w, tp) * (2 if w.name.endswith("gate_up_proj") else 1) + _out(w, tp))
+        for g in model.layers
+        for part in (*g.layer.mixers, *g.layer.ffns)
+        for w in part.weights
+        if w.role in ADAPTED and len(w.shape) == 2 and w.count == 1
+    )
+    each = DTYPES[model.dtype].row_bytes(1)
+    size = count * rank * sides * each
+    words = f"{count} adapters x rank {rank} x {sides} (in + out of every matrix) x {each} B = {size:,} B"
+    return Term(name="LoRA adapters", term_bytes=size, arithmetic=words, loaded=True)
+
+
+def encoder_cache(model: Architecture, tokens: int) -> Term | None:
+    """Return the cache of encoded images or sounds: a step's tokens of the residual's width.
+
+    None where the model has no tower. Source: vLLM's encoder budget, at least `max_num_batched_tokens`.
+    """
+    if not model.towers:
+        return None
+    each = DTYPES[model.dtype].row_bytes(1)
+    size = tokens * model.hidden_size * each
+    words = f"{tokens} tokens x {model.hidden_size} x {each} B = {size:,} B"
+    return Term(name="encoder cache", term_bytes=size, arithmetic=words, loaded=True)
+
+
+def given(name: str, size: int, loaded: bool = False) -> Term:
+    """Return a term of a size that is known."""
+    return Term(name=name, term_bytes=size, arithmetic=f"given: {size:,} B", loaded=loaded)
+
+
+def engine_terms(
+    model: Architecture,
+    tokens: int,
+    seqs: int,
+    tp: int = 1,
+    *,
+    activations: int | None = None,
+    non_torch: int | None = None,
+    graphs: int | None = None,
+) -> tuple[Term, ...]:
+    """Return an engine's own terms: the activation peak of `tokens` in a step, the runtime, the graphs.
+
+    Each may be given instead. Graphs are not known beforehand: 0 unless given.
+    """
+    peak = (
+        step_activations(model, tokens, seqs, tp)
+        if activations is None
+        else given("activation peak", activations)
+    )
+    runtime = given("non-torch", non_torch) if non_torch is not None else RUNTIME
+    own = (peak, runtime) if graphs is None else (peak, runtime, given("CUDA graphs", graphs))
+    images = encoder_cache(model, tokens)
+    return own if images is None else (*own, images)
+
+
+RUNTIME = Term(
+    name="non-torch",
+    term_bytes=NON_TORCH_BYTES,
+    arithmetic="CUDA context and libraries, 0.35 GiB as a vLLM log has it (vllm#10517); --non-torch",
+)
