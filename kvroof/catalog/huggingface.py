@@ -42,6 +42,8 @@ _SCALING_ONLY = frozenset(
     {"rope_scaling", "rope_parameters", "auto_map", "generation_config", "task_specific_params"}
 )
 
+_NO_TOWER = "the file describes no vision or audio tower, so none is counted"
+
 
 class Imported(NamedTuple):
     """An architecture, and the part of its config that decided it."""
@@ -79,6 +81,7 @@ def read_architecture(
     quantization = read_quantization(root, text, Config(side, where) if side is not None else None)
     towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
+    limit = limit or text.optional_integer("max_target_positions", maximum=2**40)
     for config in {id(c): c for c in (root, parts.scope, text)}.values():
         _refuse_unread(config)
     architecture = Architecture(
@@ -97,6 +100,7 @@ def read_architecture(
         formats=unquantised(dtype),
         dtype=dtype.name,
         max_position_embeddings=limit,
+        notes=(_NO_TOWER,) if parts.outer in TOWERS and not towers else (),
     )
     if quantization is not None:
         architecture = store(architecture, quantization)

@@ -10,9 +10,8 @@ from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
 from kvroof.spec.architecture import Architecture, Mixer
-from kvroof.spec.attention import GroupedAttention, LatentAttention
+from kvroof.spec.attention import LatentAttention
 from kvroof.spec.ffn import FFN, MoE
-from kvroof.spec.recurrent import Recurrent
 from kvroof.spec.weights import Weight
 
 NON_TORCH_BYTES = 35 * GIB // 100
@@ -60,12 +59,9 @@ def step_activations(model: Architecture, tokens: int, seqs: int, tp: int = 1) -
 def _widths(mixers: tuple[Mixer, ...], ffns: tuple[FFN, ...], tp: int) -> Iterator[int]:
     """Yield the elements per token that each part of a layer has alive at its widest, on one rank."""
     for mixer in mixers:
-        if isinstance(mixer, Recurrent):
-            columns = sum(_out(w, tp) for w in mixer.projections[:-1])
-            yield columns + (_in(mixer.projections[-1], tp) if mixer.projections else 0)
-            continue
-        out = ceil_div(mixer.num_heads * mixer.v_head_dim, tp)
-        yield sum(_out(w, tp) for w in mixer.projections[:-1]) + out + _expanded(mixer, tp)
+        *inner, last = mixer.projections
+        rebuilt = _out(mixer.up_projection, tp) if isinstance(mixer, LatentAttention) else 0
+        yield sum(_out(w, tp) for w in inner) + _in(last, tp) + rebuilt
     for ffn in ffns:
         if isinstance(ffn, MoE):
             up, down = ffn.experts
@@ -74,11 +70,6 @@ def _widths(mixers: tuple[Mixer, ...], ffns: tuple[FFN, ...], tp: int) -> Iterat
         else:
             up, down = ffn.projections
             yield _out(up, tp) + _in(down, tp)
-
-
-def _expanded(mixer: GroupedAttention | LatentAttention, tp: int) -> int:
-    """Return the elements of keys and values that latent attention rebuilds for a prefill."""
-    return _out(mixer.up_projection, tp) if isinstance(mixer, LatentAttention) else 0
 
 
 def _out(weight: Weight, tp: int) -> int:

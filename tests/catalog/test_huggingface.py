@@ -321,7 +321,7 @@ def test_any_object_is_an_architecture_or_a_clear_refusal(extra):
 
 
 @pytest.mark.parametrize(
-    "block", [[0, 128], [128, 0], [-1, 128], [128], [128, 128, 128], [True, 128], "128", [2**40, 128]]
+    "block", [[0, 128], [128, 0], [-1, 128], [128], [128, 128, 128], [True, 128], "128"]
 )
 def test_scale_blocks_that_cannot_be_are_refused(block):
     quantization = {"quant_method": "fp8", "weight_block_size": block}

@@ -19,7 +19,7 @@ from kvroof.spec.params import params_total, weight_bytes
 from kvroof.spec.precision import parse_kv_format
 from kvroof.spec.workload import decode
 
-from .strategies import batches, executions, few, llamas, machines, models, steps, tokens
+from .strategies import batches, executions, few, llamas, machines, models, plans, steps, tokens
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -165,10 +165,10 @@ def test_the_slope_of_a_step_in_kv_len_is_its_difference(model, machine, n, batc
 
 
 @few
-@given(models, machines(), tokens, batches)
-def test_a_relaxed_plan_is_timed_under_jit_as_it_is_outside(model, machine, n, batch):
+@given(plans(), tokens, batches)
+def test_a_relaxed_plan_is_timed_under_jit_as_it_is_outside(plan, n, batch):
     import jax
 
-    plan, step = Plan.of(model, machine), decode(batch, n)
-    jitted = jax.jit(lambda hardware, step: serial_s(dataclasses.replace(plan, hardware=hardware).time(step)))
-    assert float(jitted(relax(machine), relax(step))) == pytest.approx(serial_s(plan.time(step)), rel=1e-12)
+    step = decode(batch, n)
+    jitted = jax.jit(lambda plan, step: serial_s(plan.time(step)))
+    assert float(jitted(relax(plan), relax(step))) == pytest.approx(serial_s(plan.time(step)), rel=1e-12)

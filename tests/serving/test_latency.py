@@ -15,7 +15,7 @@ from kvroof.roofline.roofline import overlapped_s, serial_s
 from kvroof.serving.latency import estimate
 from kvroof.spec.workload import Sequences, Step, decode, prefill
 
-MODELS = ("llama-3.1-8b", "gemma-3-12b", "gpt-oss-20b", "qwen3-30b-a3b", "deepseek-v2-lite")
+MODELS = ("llama-3.1-8b", "gemma-3-12b", "gpt-oss-20b", "qwen3-30b-a3b", "deepseek-v2")
 some = settings(max_examples=15, deadline=None)
 
 demands = st.fixed_dictionaries(
@@ -97,7 +97,7 @@ def test_mfu_is_flops_at_peak_over_time_whatever_binds_along_the_way(plan, deman
 
 def test_mfu_counts_no_waiting_where_the_bound_changes_during_decode():
     """Attention goes from compute-bound to memory-bound as the cache grows past a narrow ridge."""
-    plan = plan_of("deepseek-v2-lite")
+    plan = plan_of("deepseek-v2")
     for batch in (64, 128, 256, 512):
         answer = estimate(plan, isl=1, osl=4000, batch=batch)
         flops = sum(op.flops for op in answer.decode_ops)

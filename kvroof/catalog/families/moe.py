@@ -22,6 +22,7 @@ from kvroof.catalog.families.blocks import (
 from kvroof.catalog.families.family import Family
 from kvroof.catalog.families.llama_like import BIAS, first_of_n_full, grouped
 from kvroof.catalog.families.schedule import after, listed_mlps, mixed, shared_experts, stepped
+from kvroof.spec.ffn import FFN
 from kvroof.spec.reach import Full, Sliding
 from kvroof.spec.weights import Weight, vector
 
@@ -39,10 +40,26 @@ PHIMOE = Family(
     norm_bias=True,
     head_bias="lm_head_bias",
 )
+
+
+def _minimax_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
+    """Return MiniMax-M2's experts; its class has neither shared experts nor linear attention."""
+    if config.integer("shared_intermediate_size", 0, minimum=0):
+        config.fail("shared_intermediate_size", "is not 0, and this family has no shared experts")
+    if 0 in (config.array("attn_type_list", int) or []):
+        config.fail("attn_type_list", "names linear attention, which this family does not have")
+    return LOCAL_EXPERTS(config, layer)
+
+
 MINIMAX_M2 = Family(
     mixers=heads(shape=grouped(128), qk_norm="full", qk_norm_if=("use_qk_norm", True)),
-    ffns=LOCAL_EXPERTS,
-    meaningless=frozenset({"mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "attn_type_list"}),
+    ffns=_minimax_ffns,
+    meaningless=frozenset(
+        """
+        layernorm_full_attention_alpha layernorm_full_attention_beta layernorm_linear_attention_alpha
+        layernorm_linear_attention_beta mtp_transformer_layers num_mtp_modules qk_norm_type shared_moe_mode
+        """.split()
+    ),
 )
 OLMOE = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS, qk_norm="full"), ffns=LOCAL_EXPERTS)
 

@@ -13,7 +13,13 @@ from kvroof.catalog.families.schedule import after, listed_mlps, mixed, shared_e
 from kvroof.spec.ffn import FFN, MoE
 from kvroof.spec.reach import Full, Sliding
 
-GROK = Family(mixers=heads(shape=grouped()), ffns=LOCAL_EXPERTS, norms=4, tied=True)
+GROK = Family(
+    mixers=heads(shape=grouped()),
+    ffns=LOCAL_EXPERTS,
+    norms=4,
+    tied=True,
+    meaningless=frozenset({"attn_output_multiplier", "max_attn_value"}),
+)
 
 
 def uniform(config: Config, key: str, default: int) -> int:

@@ -15,6 +15,7 @@ from kvroof.catalog.families.blocks import (
     heads,
     listed,
     mlp,
+    one_of,
 )
 from kvroof.catalog.families.family import Family
 from kvroof.catalog.families.llama_like import BIAS, grouped
@@ -324,11 +325,15 @@ def _dbrx_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
 DBRX = Family(mixers=heads(shape=_dbrx_shape), ffns=_dbrx_ffns)
 
 
+_JET_EXPERTS = ("num_local_experts", "moe_num_experts")
+_JET_ACTIVE = ("num_experts_per_tok", "moe_top_k")
+
+
 def _jet_mixers(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
     """Return a mixture of attentions: each expert has its queries and its output, all share the keys."""
     hidden, m = config.integer("hidden_size"), config.integer("num_key_value_heads")
-    width, count = config.integer("kv_channels"), config.integer("num_local_experts")
-    active = config.integer("num_experts_per_tok", maximum=count)
+    width, count = config.integer("kv_channels"), one_of(config, _JET_EXPERTS)
+    active = one_of(config, _JET_ACTIVE, maximum=count)
     shape: Callable[[Config, int], Shape] = lambda c, i: Shape(m * active, m, width, width)  # noqa: E731
     (mixer,) = heads(shape=shape)(config, layer)
     idle = count - active
@@ -346,8 +351,9 @@ def _jet_mixers(config: Config, layer: int) -> tuple[GroupedAttention, ...]:
 JETMOE = Family(
     mixers=_jet_mixers,
     ffns=experts(
-        number="num_local_experts",
+        number=_JET_EXPERTS,
         width="intermediate_size",
+        active=_JET_ACTIVE,
         extras=lambda config: (vector("bias", config.integer("hidden_size")),),
     ),
     tied=True,
