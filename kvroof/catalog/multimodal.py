@@ -151,7 +151,9 @@ def is_tied(parts: Parts, decoder: bool) -> bool:
     outer, key = OUTERS.get(parts.outer), "tie_word_embeddings"
     if outer is None or outer.tied is None or parts.text is parts.scope:
         return decoder
-    version = parts.scope.data.get("transformers_version")
+    version = (
+        parts.scope.data.get("transformers_version") if parts.scope.has("transformers_version") else None
+    )
     old = isinstance(version, str) and version.startswith(("3.", "4."))
     said = parts.scope.boolean(key, decoder if old else outer.tied)
     passed_on = parts.text.has(key) and decoder and (old or outer.forwards)

@@ -320,9 +320,7 @@ def test_any_object_is_an_architecture_or_a_clear_refusal(extra):
         assert is_clear(found) if isinstance(found, KvroofError) else found.num_layers == 32
 
 
-@pytest.mark.parametrize(
-    "block", [[0, 128], [128, 0], [-1, 128], [128], [128, 128, 128], [True, 128], "128"]
-)
+@pytest.mark.parametrize("block", [[0, 128], [128, 0], [-1, 128], [128], [128, 128, 128], [True, 128], "128"])
 def test_scale_blocks_that_cannot_be_are_refused(block):
     quantization = {"quant_method": "fp8", "weight_block_size": block}
     with pytest.raises(KvroofError):

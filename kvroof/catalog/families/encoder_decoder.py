@@ -14,7 +14,7 @@ from kvroof.catalog.config import Config
 from kvroof.catalog.families.blocks import Flag, flag, mlp
 from kvroof.catalog.families.family import MAX_LAYERS, Family
 from kvroof.catalog.towers.audio import whisper
-from kvroof.catalog.towers.counting import block, conv, linear, norm
+from kvroof.catalog.towers.counting import block, conv, linear, norm, positives
 from kvroof.catalog.towers.counting import mlp as mlp_params
 from kvroof.spec.architecture import Tower
 from kvroof.spec.attention import GroupedAttention
@@ -231,7 +231,7 @@ def _subsampler(config: Config, h: int) -> int:
     """Return Speech2Text's convolutions over the spectrogram, each followed by a gated linear unit."""
     width = config.integer("input_feat_per_channel", 80) * config.integer("input_channels", 1)
     count = config.integer("num_conv_layers", 2, maximum=64)
-    kernels = config.array("conv_kernel_sizes", int, count) or [5] * count
+    kernels = positives(config, "conv_kernel_sizes", (5,) * count)
     middle, total = config.integer("conv_channels", 1024), 0
     for i, kernel in enumerate(kernels):
         out = 2 * h if i == count - 1 else middle

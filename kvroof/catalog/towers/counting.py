@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvroof.catalog.config import Config
+from kvroof.catalog.config import MAX_COUNT, Config
 
 MAX_LAYERS = 10_000
 
@@ -54,10 +54,27 @@ def sides(config: Config, key: str, default: int) -> tuple[int, int]:
     if not isinstance(config.data.get(key), list):
         side = config.integer(key, default)
         return side, side
-    height, width = config.array(key, int, 2) or (default, default)
-    if height < 1 or width < 1:
-        config.fail(key, "is not a size")
+    height, width = positives(config, key, (default, default))
     return height, width
+
+
+def positives(config: Config, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a list of positive whole numbers, as many as `default` has."""
+    found = config.array(key, int, len(default))
+    if found is None:
+        return default
+    if not all(0 < number <= MAX_COUNT for number in found):
+        config.fail(key, f"holds a number that is not between 1 and {MAX_COUNT}")
+    return tuple(found)
+
+
+def times(config: Config, width: int, key: str, default: float) -> int:
+    """Return `width` times the factor under `key`, rounded down as the classes do."""
+    factor = config.optional_number(key)
+    factor = default if factor is None else factor
+    if not 1 <= width * factor <= MAX_COUNT:
+        config.fail(key, f"{factor} times {width} is not a width")
+    return int(width * factor)
 
 
 def patches(config: Config, image: int, patch: int) -> int:

@@ -107,6 +107,14 @@ ENCODERS: dict[str, Callable[[Config], int]] = {
 }
 
 
+def completed(config: Config, own: Mapping[str, int]) -> Config:
+    """Return the config with what its class takes for granted; what is read counts as read of the file."""
+    given = {key: value for key, value in config.data.items() if value is not None}
+    whole = Config({**own, **given}, config.where, config.path)
+    whole.read = config.read
+    return whole
+
+
 def encoder(config: Config, default: str, own: Mapping[str, int]) -> tuple[str, int]:
     """Return the name and the parameters of the encoder that `config` describes.
 
@@ -120,7 +128,7 @@ def encoder(config: Config, default: str, own: Mapping[str, int]) -> tuple[str, 
     """
     kind = config.text("model_type", "")
     if not kind:
-        kind, config = default, Config({**own, **config.data}, config.where, config.path)
+        kind, config = default, completed(config, own)
     if kind not in ENCODERS:
         raise Unsupported(
             f"the tower {kind!r} is not understood", where=config.where, key=config.path + "model_type"

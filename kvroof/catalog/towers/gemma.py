@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvroof.catalog.config import Config
-from kvroof.catalog.towers.counting import conv, layers, linear
+from kvroof.catalog.towers.counting import conv, layers, linear, positives
 from kvroof.ground.errors import Unsupported
 from kvroof.spec.architecture import Tower
 
@@ -25,7 +25,7 @@ def gemma4_vision(config: Config) -> int:
 def gemma4_audio(config: Config) -> tuple[int, int]:
     """Return the parameters of Gemma 4's conformer, and the width of its output."""
     h, heads = config.integer("hidden_size", 1024), config.integer("num_attention_heads", 8)
-    first, second = config.array("subsampling_conv_channels", int, 2) or (128, 32)
+    first, second = positives(config, "subsampling_conv_channels", (128, 32))
     out, kernel = config.integer("output_proj_dims", 1536), config.integer("conv_kernel_size", 5)
     front = conv(1, first, 3, 3, False) + first + conv(first, second, 3, 3, False) + second
     front += first // 4 * second * h
@@ -58,7 +58,7 @@ MOBILENET_V5_300M = 294_126_912
 def gemma3n_audio(config: Config) -> int:
     """Return the parameters of Gemma 3n's conformer."""
     h, heads = config.integer("hidden_size", 1536), config.integer("conf_num_attention_heads", 8)
-    first, second = config.array("sscp_conv_channel_size", int, 2) or (128, 32)
+    first, second = positives(config, "sscp_conv_channel_size", (128, 32))
     kernels = config.array("sscp_conv_kernel_size", list) or [[3, 3], [3, 3]]
     if kernels != [[3, 3], [3, 3]]:
         config.fail("sscp_conv_kernel_size", "another kernel than 3 x 3 is not understood")

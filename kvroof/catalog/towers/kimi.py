@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvroof.catalog.config import Config
-from kvroof.catalog.towers.counting import block, layers, linear, norm, patch_area
+from kvroof.catalog.towers.counting import block, layers, linear, norm, patch_area, positives
 from kvroof.spec.architecture import Tower
 
 
@@ -20,7 +20,7 @@ def _moonvit(prefix: str, rows: str, columns: str) -> Callable[[Config, int], tu
         projector = vision.text("mm_projector_type", "patchmerger")
         if projector != "patchmerger" or vision.integer("mm_hidden_size", h) != h:
             vision.fail("mm_projector_type", f"{projector!r} of another width is not understood")
-        height, width = vision.array("merge_kernel_size", int, 2) or (2, 2)
+        height, width = positives(vision, "merge_kernel_size", (2, 2))
         merged = h * height * width
         one = block(h, vision.integer(f"{prefix}intermediate_size", 4304))
         table = vision.integer(rows, 64) * vision.integer(columns, 64) * h

@@ -14,6 +14,7 @@ from kvroof.catalog.towers.counting import (
     norm,
     patch_area,
     patches,
+    times,
 )
 from kvroof.catalog.towers.encoders import clip
 from kvroof.spec.architecture import Tower
@@ -90,10 +91,10 @@ def internvl_chat(root: Config, vision: Config, hidden: int) -> int:
 
 def deepseek_vl2(root: Config, vision: Config, hidden: int) -> int:
     """Return DeepSeek-VL2's SigLIP, whose pooling it stores and does not run, and its projector."""
-    h, ratio = vision.integer("width", 1024), vision.optional_number("mlp_ratio")
-    inner = int(h * (4 if ratio is None else ratio))
+    h = vision.integer("width", 1024)
+    inner = times(vision, h, "mlp_ratio", 4)
     pool = vision.text("global_pool", "map")
-    if inner < 1 or pool != "map" or vision.boolean("class_token", False):
+    if pool != "map" or vision.boolean("class_token", False):
         vision.fail("global_pool", f"{pool!r} pooling or a class token is not understood")
     tower = patch_area(vision, 16) * h + h + patches(vision, 384, 16) * h
     tower += layers(vision, 24, "layers") * block(h, inner) + norm(h)

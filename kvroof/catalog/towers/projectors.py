@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.towers.counting import conv, linear, mlp, norm
-from kvroof.catalog.towers.encoders import encoder, sam
+from kvroof.catalog.towers.encoders import completed, encoder, sam
 from kvroof.spec.architecture import Tower
 
 Projector: TypeAlias = Callable[[Config, Config, int], int]
@@ -45,7 +45,7 @@ class Plugged:
         if vision is None:
             return ()
         name, params = encoder(vision, self.kind, self.own)
-        seen = Config({"hidden_size": _width(name), **self.own, **vision.data}, vision.where, vision.path)
+        seen = completed(vision, {"hidden_size": _width(name), **self.own})
         return (Tower(name=name, params=self.towers * params + self.projector(root, seen, hidden)),)
 
 
@@ -57,7 +57,7 @@ def _width(kind: str) -> int:
 
 def _features(root: Config) -> int:
     """Return how many of the encoder's layers are concatenated."""
-    named = root.data.get("vision_feature_layer")
+    named = root.data.get("vision_feature_layer") if root.has("vision_feature_layer") else None
     return max(1, len(named)) if isinstance(named, list) else 1
 
 
@@ -101,9 +101,10 @@ def mistral3(root: Config, vision: Config, hidden: int) -> int:
 def internvl(root: Config, vision: Config, hidden: int) -> int:
     """Return InternVL's projector: a norm over shuffled pixels and two linear layers."""
     ratio = root.optional_number("downsample_ratio")
-    fold = round(1 / (0.5 if ratio is None else ratio)) if ratio != 0 else 0
-    if fold < 1 or abs(fold * (ratio or 0.5) - 1) > 1e-9:
+    ratio = 0.5 if ratio is None else ratio
+    if not 1 / 64 <= ratio <= 1 or (1 / ratio) % 1:
         root.fail("downsample_ratio", f"{ratio} is not one over a whole number")
+    fold = int(1 / ratio)
     read = vision.integer("hidden_size") * fold**2
     return norm(read) + mlp(read, hidden, hidden)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.towers.audio import whisper_layers
-from kvroof.catalog.towers.counting import block, conv, layers, linear, mlp, norm, sides
+from kvroof.catalog.towers.counting import block, conv, layers, linear, mlp, norm, sides, times
 from kvroof.spec.architecture import Tower
 
 
@@ -20,10 +20,7 @@ def _voxels(config: Config, patch: int) -> int:
 def qwen2(config: Config) -> int:
     """Return Qwen2-VL's tower; `hidden_size` is its output's width, `embed_dim` its own."""
     h, out = config.integer("embed_dim", 1280), config.integer("hidden_size", 3584)
-    ratio = config.optional_number("mlp_ratio")
-    inner = int(h * (4 if ratio is None else ratio))
-    if inner < 1:
-        config.fail("mlp_ratio", f"{ratio} leaves no MLP")
+    inner = times(config, h, "mlp_ratio", 4)
     merged = h * config.integer("spatial_merge_size", 2) ** 2
     return (
         _voxels(config, 14) * h
