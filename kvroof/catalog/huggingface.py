@@ -12,6 +12,7 @@ from kvroof.catalog.multimodal import Parts, filled, is_tied, take_apart
 from kvroof.catalog.names import closest
 from kvroof.catalog.quantization import read_quantization, store, stored_dtype
 from kvroof.catalog.towers import TOWER_KEYS, TOWERS, read_towers
+from kvroof.ground.dtypes import parse_dtype
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.weights import unquantised
@@ -99,12 +100,20 @@ def read_architecture(
         towers=decoder.towers + towers,
         formats=unquantised(dtype),
         dtype=dtype.name,
+        state_dtype=_state_dtype(text),
         max_position_embeddings=limit,
         notes=(_NO_TOWER,) if parts.outer in TOWERS and not towers else (),
     )
     if quantization is not None:
         architecture = store(architecture, quantization)
     return Imported(architecture, root.kept())
+
+
+def _state_dtype(config: Config) -> str | None:
+    """Return the dtype in which the checkpoint says a recurrence is kept, None where it does not say."""
+    said = [config.text(key, "") for key in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")]
+    named = [name for name in said if name not in ("", "auto")]
+    return parse_dtype(named[0], config.where).name if named else None
 
 
 def _family_name(parts: Parts) -> str:

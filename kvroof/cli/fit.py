@@ -9,11 +9,13 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
+from kvroof.cli.engine_options import chosen, chosen_allocator, chosen_formats, engine_options
 from kvroof.cli.output import emit
 from kvroof.ground.errors import BadInput
-from kvroof.memory.allocators import parse_allocator
+from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import fit
-from kvroof.spec.parallel import Layout
+from kvroof.memory.terms import budget_terms
+from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
 
@@ -28,12 +30,24 @@ from kvroof.spec.precision import parse_kv_format
 @options.encoder_tokens
 @options.utilization
 @options.reserve
-@options.allocator
-@options.max_model_len
-@options.block_size
+@click.option("--activations", type=options.Size(), help="Peak of one step, instead of the formula's.")
+@click.option("--non-torch", type=options.Size(), help="CUDA context and libraries, e.g. 0.35GiB.")
+@click.option("--cuda-graphs", type=options.Size(), help="Memory of captured graphs, e.g. 0.6GiB.")
+@click.option("--adapters", type=int, help="LoRA adapters held at once.")
+@click.option("--adapter-rank", type=int, default=16, show_default=True, help="Their largest rank.")
+@click.option("--draft", metavar="MODEL", help="A draft model: its weights and its cache are counted.")
+@click.option(
+    "--admission",
+    type=click.Choice(("reserve", "optimistic")),
+    default="reserve",
+    show_default=True,
+    help="Admit what can grow to --tokens, or as many as fit at --typical-tokens, and preempt.",
+)
+@click.option("--typical-tokens", type=int, help="Tokens of a usual sequence, for optimistic admission.")
+@engine_options
 @options.kv_dtype
 @options.weights_dtype
-@options.parallel
+@options.served_parallel
 @options.calibration
 @options.ignore_key
 @options.explain
@@ -48,9 +62,14 @@ def command(
     weights: int | None,
     utilization: float,
     reserve: int,
-    allocator: str,
-    max_model_len: int | None,
-    block_size: int,
+    activations: int | None,
+    non_torch: int | None,
+    cuda_graphs: int | None,
+    adapters: int | None,
+    adapter_rank: int,
+    draft: str | None,
+    admission: str,
+    typical_tokens: int | None,
     kv_dtype: str,
     weights_dtype: str,
     tp: int,
@@ -63,11 +82,36 @@ def command(
     \b
     kvroof fit llama-3.1-8b h100-sxm --tokens 32768 --seqs 16
     kvroof fit config.json --capacity 22GiB --weights 13.04GiB --reserve 3GiB --utilization 1
+    kvroof fit gpt-oss-120b h100-sxm --engine vllm --tp 2 --max-num-batched-tokens 8192
     """
     machine = load_hardware(hw) if hw is not None else None
     if machine is None and capacity is None:
         raise BadInput("no machine and no capacity", where="fit", way_out="name a HW, or add --capacity 80GB")
+    if (admission == "optimistic") != (typical_tokens is not None):
+        raise BadInput(
+            "optimistic admission and the tokens of a usual sequence go together",
+            where="--admission",
+            way_out="give --admission optimistic --typical-tokens 2000, or neither",
+        )
     arch = load_model(model, ignore_keys=ignore_keys)
+    allocator = chosen_allocator(arch)
+    kv_format, state_format = chosen_formats(arch, allocator, kv_dtype)
+    layout = Layout(tp=tp)
+    check_layout(arch, layout)
+    drafter = load_model(draft) if draft is not None else None
+    terms = budget_terms(
+        arch,
+        allocator,
+        seqs,
+        tp,
+        tokens_per_step=chosen("max_num_batched_tokens"),
+        reserved=not options.left_out("reserve"),
+        activations=activations,
+        non_torch=non_torch,
+        graphs=cuda_graphs,
+        lora=None if adapters is None else (adapters, adapter_rank),
+        draft=drafter,
+    )
     ledger = fit(
         arch,
         capacity if capacity is not None else machine.capacity_bytes if machine else 0,
@@ -77,10 +121,15 @@ def command(
         reserve_bytes=reserve,
         weights_bytes=weights,
         formats=parse_formats(weights_dtype, arch),
-        kv_format=parse_kv_format(kv_dtype, arch),
-        allocator=parse_allocator(allocator, block_size, max_model_len, arch.max_position_embeddings),
-        layout=Layout(tp=tp),
+        kv_format=kv_format,
+        state_format=state_format,
+        allocator=allocator,
+        layout=layout,
         encoder_tokens=encoder_tokens,
+        terms=terms,
+        draft=None if drafter is None else Draft(model=drafter, kv_format=parse_kv_format(kv_dtype, drafter)),
+        typical_tokens=typical_tokens,
+        adapters=(adapters or 0, adapter_rank),
     )
     from kvroof.view.memory import fit_view
 

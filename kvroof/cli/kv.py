@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from kvroof.catalog.models import load_model
 from kvroof.cli import options
-from kvroof.cli.output import emit
-from kvroof.memory.allocators import parse_allocator
-from kvroof.memory.kv import kv
+from kvroof.cli.engine_options import chosen_allocator, chosen_formats, engine_options
+from kvroof.cli.output import emit, plain
+from kvroof.ground.errors import BadInput
+from kvroof.ground.units import MIB
+from kvroof.memory.engines.explain import ExplainedLine, Served, explain_log
+from kvroof.memory.engines.logs import read_log
+from kvroof.memory.kv import KVReport, kv
 from kvroof.spec.parallel import Layout
 from kvroof.spec.params import parse_formats
-from kvroof.spec.precision import parse_kv_format
+
+MAX_LOG_BYTES = 16 * MIB
 
 
 @click.command("kv")
@@ -23,12 +30,12 @@ from kvroof.spec.precision import parse_kv_format
     "--shared-prefix", default=0, show_default=True, help="Leading tokens that all sequences share."
 )
 @options.encoder_tokens
-@options.allocator
-@options.max_model_len
-@options.block_size
+@click.option("--available", type=options.Size(), help="What an engine has for its cache: predicts its log.")
+@click.option("--log", "log_file", metavar="FILE", help="Explain an engine's log, - for standard input.")
+@engine_options
 @options.kv_dtype
 @options.weights_dtype
-@options.parallel
+@options.served_parallel
 @options.calibration
 @options.ignore_key
 @options.explain
@@ -40,9 +47,8 @@ def command(
     lengths: tuple[int, ...] | None,
     shared_prefix: int,
     encoder_tokens: int,
-    allocator: str,
-    max_model_len: int | None,
-    block_size: int,
+    available: int | None,
+    log_file: str | None,
     kv_dtype: str,
     weights_dtype: str,
     tp: int,
@@ -55,12 +61,22 @@ def command(
     \b
     kvroof kv llama-3.1-8b deepseek-v3 --tokens 32768 --seqs 8
     kvroof kv path/to/config.json --lengths 100,2048,33 --kv-dtype fp8
+    kvroof kv gpt-oss-120b --engine vllm --available 5.38GiB --max-model-len 131072
+    kvroof kv gpt-oss-120b --log vllm.log
     """
-    reports = []
+    log = read_log(_read(log_file)) if log_file is not None else None
+    if log is not None and len(models) > 1:
+        raise BadInput("a log is of one model", where="--log", way_out="name one MODEL")
+    if log is not None:
+        tp = log.number("tp") or tp if options.left_out("tp") else tp
+        kv_dtype = log.settings.get("kv_dtype", kv_dtype) if kv_dtype == "auto" else kv_dtype
+    reports: list[KVReport] = []
+    lines: tuple[ExplainedLine, ...] = ()
     for name in models:
         model = load_model(name, ignore_keys=ignore_keys)
         parse_formats(weights_dtype, model)
-        policy = parse_allocator(allocator, block_size, max_model_len, model.max_position_embeddings)
+        allocator = chosen_allocator(model, log.engine if log is not None else None)
+        kv_format, state_format = chosen_formats(model, allocator, kv_dtype)
         reports.append(
             kv(
                 model,
@@ -69,11 +85,54 @@ def command(
                 lengths=lengths,
                 shared_prefix=shared_prefix,
                 encoder_tokens=encoder_tokens,
-                kv_format=parse_kv_format(kv_dtype, model),
-                allocator=policy,
+                kv_format=kv_format,
+                state_format=state_format,
+                allocator=allocator,
                 layout=Layout(tp=tp),
+                available_bytes=available,
             )
         )
-    from kvroof.view.memory import kv_view
+        if log is not None:
+            if allocator.engine is None:
+                raise BadInput("only an engine has a log", where="--log", way_out="add --engine vllm")
+            served = Served(
+                model=model,
+                engine=allocator.engine,
+                kv_format=kv_format,
+                state_format=state_format,
+                tp=tp,
+                available_bytes=available,
+                context=None if options.left_out("tokens") else tokens,
+            )
+            lines = explain_log(served, log)
+    from kvroof.view.memory import kv_view, log_view
 
-    emit(reports, as_json, lambda: kv_view(reports, explain))
+    if log is None:
+        emit(reports, as_json, lambda: kv_view(reports, explain))
+    else:
+        answer = [{**plain(report), "log": plain(lines)} for report in reports]
+        emit(answer, as_json, lambda: (*kv_view(reports, explain), *log_view(lines)))
+
+
+def _read(name: str) -> str:
+    """Return the text of a log, or of standard input for `-`.
+
+    Raises:
+        BadInput: A file that cannot be read, or one that is too large.
+    """
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_LOG_BYTES + 1)
+        else:
+            with open(name, "rb") as file:
+                data = file.read(MAX_LOG_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "cannot be read"
+        raise BadInput(reason, where=f"--log {name}") from None
+    if len(data) > MAX_LOG_BYTES:
+        raise BadInput(
+            "more than 16 MiB",
+            where=f"--log {name}",
+            way_out="give the lines about the KV cache, e.g. by grep",
+        )
+    return data.decode("utf-8", "replace")

@@ -54,6 +54,12 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
     return apply
 
 
+def left_out(option: str) -> bool:
+    """Return whether an option of the running verb has its default."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.DEFAULT
+
+
 def _one_rank(ctx: click.Context, param: click.Parameter, value: int) -> int:
     refuse_unmodelled({str(param.name): value})
     return value
@@ -112,10 +118,16 @@ calibration = click.option(
     expose_value=False,
     help="auto or none; none gives bounds.",
 )
-parallel = _together(
-    click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks."),
-    *(
+_tp = click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks.")
+
+
+def _unmodelled(*axes: str) -> tuple[Callable[[F], F], ...]:
+    return tuple(
         click.option(f"--{axis}", default=1, callback=_one_rank, expose_value=False, hidden=True)
-        for axis in ("pp", "dp", "ep", "dcp")
-    ),
-)
+        for axis in axes
+    )
+
+
+parallel = _together(_tp, *_unmodelled("pp", "dp", "ep", "dcp"))
+served_parallel = _together(_tp, *_unmodelled("pp", "dp", "ep"))
+"""The same where an engine's options add decode context parallelism."""

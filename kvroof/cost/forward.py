@@ -21,7 +21,7 @@ from kvroof.cost.formulas import (
 )
 from kvroof.cost.op import Kind, Op
 from kvroof.ground.dtypes import DTYPES, Dtype
-from kvroof.ground.numeric import exact_div, minimum
+from kvroof.ground.numeric import exact_div, shared_by
 from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.attention import (
@@ -192,7 +192,7 @@ def _recurrent(mixer: Recurrent, count: int, step: Step, run: Run) -> Iterator[O
         name=f"scan.{mixer.kind}",
         kind="scan",
         count=count,
-        flops=step.tokens * mixer.scan_flops / minimum(run.tp, mixer.held.split),
+        flops=step.tokens * mixer.scan_flops / shared_by(run.tp, mixer.held.split),
         kv_bytes=2 * seqs * run.state_format.state_bytes(mixer.held, run.tp),
         compute=run.arithmetic(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from kvroof.ground.errors import BadInput
-from kvroof.ground.numeric import ceil_div
+from kvroof.ground.numeric import whole_blocks
 from kvroof.ground.record import record, static
 
 
@@ -24,7 +24,7 @@ class Dtype:
 
     def row_bytes(self, elements: int) -> int:
         """Return the bytes of one contiguous row of `elements`; a part-filled block counts whole."""
-        return ceil_div(elements, self.block_elements) * self.block_bytes
+        return whole_blocks(elements, self.block_elements) * self.block_bytes
 
 
 def _plain(name: str, size: int, compute: str | None = None) -> Dtype:

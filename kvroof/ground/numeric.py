@@ -56,6 +56,14 @@ def ceil_div(a: N, b: N) -> N:
     return -(-a // b) if xp is None else cast(N, xp.ceil(a / b))
 
 
+def whole_blocks(a: int, b: int) -> int:
+    """Return the blocks of `b` that hold `a`: the last one counts whole, but relaxed it is a share.
+
+    A relaxed count has to have a slope, which a ceiling has not.
+    """
+    return cast(int, a / b) if _array_module(a, b) is not None else ceil_div(a, b)
+
+
 def exact_div(a: int, b: int) -> int:
     """Return `a / b` where the caller has made sure that it divides; relaxed, the plain quotient.
 
@@ -67,6 +75,11 @@ def exact_div(a: int, b: int) -> int:
     if a % b:
         raise ArithmeticError(f"{a} is not a multiple of {b}")
     return a // b
+
+
+def shared_by(ranks: int, split: int) -> int:
+    """Return how many of `ranks` divide something among themselves that `split` of them can at most."""
+    return 1 if ranks == 1 else minimum(ranks, split)
 
 
 def triangle(n: int) -> int:

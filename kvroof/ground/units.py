@@ -69,7 +69,7 @@ def parse_time(text: str, where: str | None = None) -> float:
     value, unit = _split(text, "time", where, "50ms or 1.5s")
     if unit not in _TIMES:
         raise BadInput(f"{text!r} has no known unit of time", where=where, way_out="use s, ms, us or min")
-    return float(value * _TIMES[unit])
+    return _finite(value * _TIMES[unit], text, where)
 
 
 def parse_rate(text: str, where: str | None = None) -> float:
@@ -85,13 +85,22 @@ def parse_rate(text: str, where: str | None = None) -> float:
             f"{text!r} has no known unit of rate", where=where, way_out="use Gb/s for bits or GB/s for bytes"
         )
     scale = _SIZES[match[1].lower() + "ib"] if match[1] and match[2] else _DECIMAL[match[1]]
-    return float(value * scale / (8 if match[3] == "b" else 1))
+    return _finite(value * scale / (8 if match[3] == "b" else 1), text, where)
+
+
+def _finite(value: Fraction, text: str, where: str | None) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadInput(f"{text!r} is beyond every machine", where=where) from None
 
 
 def format_bytes(size: float) -> str:
     """Return a size in binary units with its sign, e.g. `-2.04 GiB`; exact below 1 KiB."""
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if abs(size) >= scale:
+            if abs(size) > MAX_SIZE:
+                return f"{int(size) // scale:,} {unit}"
             return f"{size / scale:,.2f} {unit}"
     return f"{size:,.0f} B"
 
@@ -101,8 +110,8 @@ def format_time(seconds: float) -> str:
     if seconds == 0 or not math.isfinite(seconds):
         return f"{seconds:.0f} s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:,.3g} {unit}" if abs(seconds) < 1000 else f"{seconds:,.0f} s"
+        if abs(seconds) >= 0.9995 * scale:
+            return f"{seconds / scale:,.3g} {unit}" if abs(seconds) < 999.5 else f"{seconds:,.0f} s"
     return f"{seconds / 1e-9:.3g} ns"
 
 

@@ -105,6 +105,8 @@ def fit(
     if capacity_bytes < 1:
         raise BadInput(f"{capacity_bytes} is not a positive number of bytes", where="--capacity")
     check_utilization(utilization)
+    if reserve_bytes < 0:
+        raise BadInput(f"{reserve_bytes} is a negative number of bytes", where="--reserve")
     for option, length in (("--tokens", tokens), ("--typical-tokens", typical_tokens)):
         if length is not None and length < 1:
             raise BadInput(f"{length} is not a positive number of tokens", where=option)
@@ -171,6 +173,14 @@ def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
         said.append(f"weights in {name}, counted tensor by tensor")
     if not budget.reserved_bytes:
         said.append("nothing is reserved for activations, graphs or the runtime; add --reserve")
+    for term in budget.terms:
+        said.append(f"{term.name}: {term.arithmetic}")
+    if budget.allocator.engine is not None and not any(t.name == "CUDA graphs" for t in budget.terms):
+        said.append(
+            "CUDA graphs are not counted: add --cuda-graphs with what the engine's log says they took"
+        )
+    if budget.draft is not None:
+        said.append(f"the draft model {budget.draft.model.name} caches the same tokens")
     if budget.layout.tp > 1:
         said.append("the ledger is one device's, of the fullest rank")
     return tuple(said)

@@ -9,9 +9,11 @@ from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
+from kvroof.memory.allocators import Allocator
 from kvroof.spec.architecture import Architecture, Mixer
 from kvroof.spec.attention import LatentAttention
 from kvroof.spec.ffn import FFN, MoE
+from kvroof.spec.params import weight_bytes
 from kvroof.spec.weights import Weight
 
 NON_TORCH_BYTES = 35 * GIB // 100
@@ -125,29 +127,60 @@ def given(name: str, size: int, loaded: bool = False) -> Term:
     return Term(name=name, term_bytes=size, arithmetic=f"given: {size:,} B", loaded=loaded)
 
 
-def engine_terms(
+def budget_terms(
     model: Architecture,
-    tokens: int,
+    allocator: Allocator,
     seqs: int,
     tp: int = 1,
     *,
+    tokens_per_step: int | None = None,
+    reserved: bool = False,
     activations: int | None = None,
     non_torch: int | None = None,
     graphs: int | None = None,
+    lora: tuple[int, int] | None = None,
+    draft: Architecture | None = None,
 ) -> tuple[Term, ...]:
-    """Return an engine's own terms: the activation peak of `tokens` in a step, the runtime, the graphs.
+    """Return what stands beside weights and cache under each name.
 
-    Each may be given instead. Graphs are not known beforehand: 0 unless given.
+    An engine's step holds `max_num_batched_tokens`, and its runtime is counted; without an engine there are
+    only terms that were asked for. CUDA graphs are not known beforehand.
+
+    Args:
+        model: The architecture.
+        allocator: Whose terms they are.
+        seqs: Sequences at once.
+        tp: Tensor-parallel ranks; the fullest rank's terms are returned.
+        tokens_per_step: Tokens of one step, where there is no engine that says so.
+        reserved: A reserve was given, and stands for activations, runtime and graphs.
+        activations: The activation peak, where it is known.
+        non_torch: The runtime, where it is known.
+        graphs: The captured graphs.
+        lora: How many adapters of which rank.
+        draft: A draft model, whose weights are counted.
     """
-    peak = (
-        step_activations(model, tokens, seqs, tp)
-        if activations is None
-        else given("activation peak", activations)
-    )
-    runtime = given("non-torch", non_torch) if non_torch is not None else RUNTIME
-    own = (peak, runtime) if graphs is None else (peak, runtime, given("CUDA graphs", graphs))
-    images = encoder_cache(model, tokens)
-    return own if images is None else (*own, images)
+    engine = allocator.engine
+    step = engine.max_num_batched_tokens if engine is not None else tokens_per_step
+    found: list[Term | None] = []
+    if activations is not None:
+        found.append(given("activation peak", activations))
+    elif step is not None and not reserved:
+        found.append(step_activations(model, step, seqs, tp))
+    if non_torch is not None:
+        found.append(given("non-torch", non_torch))
+    elif engine is not None and not reserved:
+        found.append(RUNTIME)
+    if graphs is not None:
+        found.append(given("CUDA graphs", graphs))
+    if engine is not None and step is not None:
+        found.append(encoder_cache(model, step))
+    if lora is not None:
+        found.append(adapters(model, *lora, tp))
+    if draft is not None:
+        size = weight_bytes(draft, None, tp)
+        words = f"weights of {draft.name}, counted tensor by tensor = {size:,} B"
+        found.append(Term(name="draft weights", term_bytes=size, arithmetic=words, loaded=True))
+    return tuple(term for term in found if term is not None)
 
 
 RUNTIME = Term(

@@ -227,29 +227,22 @@ def _decode_steps(batch: int, isl: int, osl: int) -> Step:
 
 
 def _mean(timed: Sequence[Timed]) -> tuple[Timed, ...]:
-    """Return operations with the mean over steps in place of arrays; seconds average exactly.
-
-    The mean of a maximum is not the maximum of means, so whatever binds step by step is kept: the time
-    in excess of the averaged resources is added to the one that binds.
-    """
+    """Return operations with the mean over steps in place of arrays; seconds average exactly."""
     import numpy as np
 
     averaged = []
     for t in timed:
-        parts = np.broadcast_arrays(
-            *(np.asarray(x, float) for x in (t.compute_s, t.hbm_s, t.network_s, t.overhead_s, t.seconds))
-        )
-        compute, hbm, network, overhead, seconds = (float(p.mean()) for p in parts)
-        excess = seconds - overhead - max(compute, hbm, network)
-        op = t.op
+        parts = (t.compute_s, t.hbm_s, t.network_s, t.overhead_s, t.seconds)
+        compute, hbm, network, overhead, seconds = (float(np.mean(part)) for part in parts)
         averaged.append(
             Timed(
-                op=_mean_op(op),
+                op=_mean_op(t.op),
                 net_bytes=float(np.mean(t.net_bytes)),
-                compute_s=compute + (excess if compute >= max(hbm, network) else 0.0),
-                hbm_s=hbm + (excess if hbm > compute and hbm >= network else 0.0),
-                network_s=network + (excess if network > max(compute, hbm) else 0.0),
+                compute_s=compute,
+                hbm_s=hbm,
+                network_s=network,
                 overhead_s=overhead,
+                excess_s=seconds - overhead - max(compute, hbm, network),
             )
         )
     return tuple(averaged)

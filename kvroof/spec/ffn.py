@@ -74,7 +74,7 @@ class MoE:
     moe_intermediate_size: int
     shared_intermediate_size: int | None = None
     expert_input_size: int | None = None
-    zero_experts: int = 0
+    zero_experts: int = static(default=0)
     gated: bool = static(default=True)
     shared_gated: bool = static(default=True)
     shared: bool = static(default=False)

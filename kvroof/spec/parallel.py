@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvroof.ground.errors import BadInput, Unsupported
-from kvroof.ground.record import record
+from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import GroupedAttention
 from kvroof.spec.recurrent import Recurrent
@@ -13,7 +13,7 @@ from kvroof.spec.recurrent import Recurrent
 class Layout:
     """Ranks along each axis of parallelism; `tp` splits every layer over that many devices."""
 
-    tp: int = 1
+    tp: int = static(default=1)
 
     @property
     def devices(self) -> int:

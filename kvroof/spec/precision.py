@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvroof.ground.dtypes import DTYPES, Dtype, parse_dtype
 from kvroof.ground.errors import Unsupported
-from kvroof.ground.numeric import exact_div, maximum, minimum
+from kvroof.ground.numeric import exact_div, maximum, minimum, shared_by
 from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache, State
@@ -48,7 +48,7 @@ class KVFormat:
         index = self.index_bytes(cache)
         if self.packed:
             return _packed_row(self.k.name, cache) + index
-        shards = minimum(tp, cache.split)
+        shards = shared_by(tp, cache.split)
         k, v = exact_div(cache.k_width, shards), exact_div(cache.v_width, shards)
         return self.k.row_bytes(k) + self.v.row_bytes(v) + index + self._scales(cache, shards)
 
@@ -58,9 +58,7 @@ class KVFormat:
 
     def _scales(self, cache: Cache, shards: int) -> int:
         """Return the bytes of the scales that stand beside each head's row; 0 for most formats."""
-        if not self.k_scale_bytes and not self.v_scale_bytes:
-            return 0
-        each = self.k_scale_bytes + (self.v_scale_bytes if cache.v_width else 0)
+        each = self.k_scale_bytes + self.v_scale_bytes * minimum(cache.v_width, 1)
         return exact_div(cache.split, shards) * each
 
 
@@ -80,20 +78,22 @@ class StateFormat:
     """The dtypes of a fixed state, and whether a convolution keeps all its columns.
 
     Hugging Face keeps `d_conv` columns in the model's dtype and the recurrence in fp32; engines keep one
-    column fewer (`dropped_columns` 1), and one more for each token they draft.
+    column fewer (`dropped_columns` 1), and one more for each token they draft (`drafted_columns`).
     """
 
     conv: Dtype = DTYPES["bf16"]
     recurrent: Dtype = DTYPES["fp32"]
     dropped_columns: int = 0
+    drafted_columns: int = 0
 
     def columns(self, state: State) -> int:
         """Return the columns that a convolution keeps."""
-        return maximum(state.conv_kernel - maximum(self.dropped_columns, state.dropped_columns), 0)
+        kept = state.conv_kernel - maximum(self.dropped_columns, state.dropped_columns)
+        return maximum(kept, 0) + self.drafted_columns
 
     def state_bytes(self, state: State, tp: int = 1) -> int:
         """Return the bytes that one sequence holds in one layer, on one of `tp` ranks."""
-        shards = minimum(tp, state.split)
+        shards = shared_by(tp, state.split)
         channels = exact_div(state.conv_channels - state.conv_replicated, shards) + state.conv_replicated
         recurrent = self.conv if state.in_model_dtype else self.recurrent
         return self.conv.row_bytes(channels * self.columns(state)) + recurrent.row_bytes(

@@ -6,7 +6,7 @@ import math
 from typing import Literal, TypeAlias
 
 from kvroof.ground.dtypes import Dtype
-from kvroof.ground.numeric import ceil_div, exact_div, minimum
+from kvroof.ground.numeric import ceil_div, exact_div, shared_by
 from kvroof.ground.record import record, static
 
 Role: TypeAlias = Literal[
@@ -39,7 +39,7 @@ class Weight:
 
     def elements_per_rank(self, tp: int) -> int:
         """Return the parameters that the fullest of `tp` ranks holds; a vocabulary is padded up."""
-        shards = minimum(tp, self.split)
+        shards = shared_by(tp, self.split)
         if self.role in ("embedding", "lm_head"):
             return ceil_div(self.elements, shards)
         whole = self.count * math.prod(self.shape[:-1]) * self.replicated
@@ -47,7 +47,7 @@ class Weight:
 
     def widths_per_rank(self, tp: int) -> tuple[float, float]:
         """Return the (input, output) features that one of `tp` ranks multiplies with."""
-        shards = minimum(tp, self.split)
+        shards = shared_by(tp, self.split)
         rows, columns = self.shape[-2:]
         if self.split_rows:
             return rows / shards, columns
@@ -82,7 +82,7 @@ class Format:
         rows, columns = weight.shape[-2:]
         blocks = ceil_div(rows, self.scale_block[0]) * ceil_div(columns, self.scale_block[1])
         matrices = weight.count * math.prod(weight.shape[:-2])
-        return size + ceil_div(ceil_div(matrices * blocks, minimum(tp, weight.split)) * self.scale_bits, 8)
+        return size + ceil_div(ceil_div(matrices * blocks, shared_by(tp, weight.split)) * self.scale_bits, 8)
 
 
 @record

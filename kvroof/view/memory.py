@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from kvroof.ground.units import format_bytes, format_count
+from kvroof.memory.engines.explain import ExplainedLine
 from kvroof.memory.kv import KVReport
 from kvroof.memory.ledger import Ledger, WayOut
 from kvroof.spec.hardware import Hardware
@@ -65,7 +66,29 @@ def kv_view(reports: Sequence[KVReport], explain: bool) -> Iterator[RenderableTy
             lines.append(f"payload {r.payload_bytes:,} B, allocated {r.allocated_bytes:,} B")
             lines.append(f"{r.num_blocks:,} blocks of {r.block_size} tokens, {r.empty_slots:,} slots empty")
             yield notes(f"{r.model}, step by step", lines)
+        if r.engine is not None:
+            yield notes(f"{r.model}: what {r.engine.name} logs", r.engine.lines)
         yield notes(f"{r.model}, assumptions", r.assumptions)
+
+
+def log_view(lines: Sequence[ExplainedLine]) -> Iterator[RenderableType]:
+    """Yield the log beside the prediction, line by line."""
+    yield table(
+        "The log, line by line",
+        ("line", "unit", "reason", "predicted", "logged", "difference"),
+        [
+            (
+                line.line,
+                line.unit,
+                line.reason,
+                "-" if line.predicted is None else f"{line.predicted:,.10g}",
+                f"{line.logged:,.10g}",
+                "-" if line.difference_pct is None else f"{line.difference_pct:+.2f} %",
+            )
+            for line in lines
+        ],
+        left=3,
+    )
 
 
 def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterator[RenderableType]:
@@ -92,6 +115,8 @@ def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterato
             ("KV cache in all", f"{ledger.kv_capacity_tokens:,} tokens"),
         ],
     )
+    if ledger.engine is not None:
+        yield notes(f"Flags for {ledger.engine}, {ledger.admitted_seqs:,} requests admitted", ledger.flags)
     if ledger.ways_out:
         yield table(
             "Ways out, each by itself",
@@ -124,7 +149,8 @@ def ledger_table(ledger: Ledger, machine: Hardware | None = None) -> RenderableT
             ("budget", size(ledger.budget_bytes)),
             ("- weights", size(ledger.weights_bytes)),
             ("- KV cache", size(ledger.kv_bytes)),
-            ("- reserve", size(ledger.reserve_bytes)),
+            *((f"- {term.name}", size(term.term_bytes)) for term in ledger.terms),
+            *(() if ledger.terms else (("- reserve", size(ledger.reserve_bytes)),)),
             ("= headroom", size(ledger.headroom_bytes)),
         ],
     )

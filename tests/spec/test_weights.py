@@ -1,12 +1,17 @@
 """Parameters, bytes and traffic come from one list of shapes, so they cannot disagree."""
 
+import functools
+
 import pytest
 
-from kvroof.catalog.models import load_model, model_names
+from kvroof.catalog.models import load_model as load
+from kvroof.catalog.models import model_names
 from kvroof.ground.dtypes import DTYPES
 from kvroof.spec.ffn import DenseFFN, MoE
 from kvroof.spec.params import params_active, params_embedding, params_total, stored_weights, weight_bytes
 from kvroof.spec.weights import Format, Weight, stored_as, vector
+
+load_model = functools.cache(load)
 
 
 @pytest.mark.parametrize("gated", [True, False])

@@ -205,14 +205,14 @@ def latent(config: Config, layer: int, v_head_dim: int | None = None) -> tuple[L
     )
 
 
-def one_of(config: Config, keys: str | tuple[str, ...], **bounds: int) -> int:
+def one_of(config: Config, keys: str | tuple[str, ...], maximum: int = MAX_COUNT) -> int:
     """Return the whole number that a family's files spell under one of `keys`.
 
     Raises:
         BadInput: None is there, or two disagree.
     """
     names = (keys,) if isinstance(keys, str) else keys
-    found = {name: config.integer(name, **bounds) for name in names if config.has(name)}
+    found = {name: config.integer(name, maximum=maximum) for name in names if config.has(name)}
     if len(set(found.values())) > 1:
         config.fail(" and ".join(found), "say different numbers of the same thing")
     return next(iter(found.values())) if found else config.integer(names[0])

@@ -17,6 +17,15 @@ SCHEDULE_KEYS = frozenset(
 )
 """What a list of MLP types overrules."""
 
+EXPERT_KEYS = frozenset(
+    """
+    moe_intermediate_size moe_k moe_num_experts moe_num_shared_experts moe_topk n_routed_experts
+    n_shared_experts num_experts num_experts_per_tok num_local_experts num_shared_experts
+    shared_expert_intermediate_size
+    """.split()
+)
+"""What a layer without experts does not read, and a file whose layers all have none still says."""
+
 
 def every(config: Config, layer: int) -> bool:
     """Return that every layer has experts."""
@@ -28,7 +37,7 @@ def after(first: int | None = None, key: str = "first_k_dense_replace") -> Spars
 
     def sparse(config: Config, layer: int) -> bool:
         start = config.integer(key, minimum=0) if first is None else config.integer(key, first, minimum=0)
-        return layer >= start and _in_frequency(config, layer)
+        return _in_frequency(config, layer) and layer >= start
 
     return sparse
 
@@ -76,6 +85,7 @@ def mixed(sparse: Sparse, experts: FFNsOf, dense: FFNsOf | None = None) -> FFNsO
     otherwise = mlp() if dense is None else dense
 
     def read(config: Config, layer: int) -> tuple[FFN, ...]:
+        config.read_nothing(EXPERT_KEYS)
         return experts(config, layer) if sparse(config, layer) else otherwise(config, layer)
 
     return read

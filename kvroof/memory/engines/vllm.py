@@ -22,7 +22,7 @@ from kvroof.memory.layers import caches, states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache
 from kvroof.spec.precision import KVFormat, StateFormat
-from kvroof.spec.reach import Strided
+from kvroof.spec.reach import Full, Strided
 
 Mismatch: TypeAlias = Literal["pad", "raise"]
 
@@ -39,7 +39,8 @@ class VLLM:
     releases). Pages that do not divide are padded (`mismatch` "pad") or refused ("raise", older
     releases). `spec_tokens` are drafted tokens per step: they lengthen a convolution and add pages of
     state. `state_dtype` None follows the checkpoint, else the model's dtype. `batches_in_flight` is 2
-    with asynchronous scheduling in the releases that count it.
+    with asynchronous scheduling in the releases that count it. `mtp_layers` are the model's own drafting
+    layers, which cache like its layers of full attention (their weights are not counted).
     """
 
     block_size: int = 16
@@ -48,6 +49,7 @@ class VLLM:
     batches_in_flight: int = 1
     prefix_caching: bool = static(default=True)
     spec_tokens: int = 0
+    mtp_layers: int = 0
     dcp: int = 1
     state_dtype: Dtype | None = None
     mismatch: Mismatch = static(default="pad")
@@ -65,7 +67,7 @@ class VLLM:
             recurrent = DTYPES[model.state_dtype or model.dtype]
             if any(kind in FP32_STATES for kind, *_ in states(model)):
                 recurrent = DTYPES["fp32"]
-        held = replace(state, recurrent=recurrent, dropped_columns=1 - self.spec_tokens)
+        held = replace(state, recurrent=recurrent, dropped_columns=1, drafted_columns=self.spec_tokens)
         return fp8_as_kernels_store_it(model, kv), held
 
     def pool(self, model: Architecture, kv: KVFormat, state: StateFormat, tp: int = 1) -> Pool:
@@ -86,12 +88,22 @@ class VLLM:
             _check_dcp(cache, tp, self.dcp)
             key = (cache.kind, cache.reach, kv.token_bytes(cache, tp))
             kinds[key] = (cache, kinds[key][1] + layers if key in kinds else layers)
+        if self.mtp_layers:
+            self._add_drafting(kinds, model.name)
         held = [(kind, state.state_bytes(s, tp), layers) for kind, s, layers in states(model)]
         if held:
             return self._hybrid(list(kinds.values()), held, kv, tp)
         if not kinds:
             raise Unsupported("holds no cache and no state", where=model.name)
         return self._attention(list(kinds.values()), kv, tp)
+
+    def _add_drafting(self, kinds: dict[tuple[object, ...], tuple[Cache, int]], name: str) -> None:
+        """Add the drafting layers to the layers of full attention."""
+        for key, (cache, layers) in kinds.items():
+            if isinstance(cache.reach, Full):
+                kinds[key] = (cache, layers + self.mtp_layers)
+                return
+        raise Unsupported("has no full attention, so what MTP layers cache is not known", where=name)
 
     def _attention(self, kinds: list[tuple[Cache, int]], kv: KVFormat, tp: int) -> Pool:
         """Return the pool of attention layers: one group when they are of one reach, else groups."""

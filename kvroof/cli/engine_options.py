@@ -1,0 +1,178 @@
+"""The options that choose an engine and its flags, and the allocator that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, TypeVar, cast, get_args
+
+import click
+
+from kvroof.ground.dtypes import parse_dtype
+from kvroof.ground.errors import BadInput
+from kvroof.memory.allocators import (
+    Allocator,
+    AllocatorName,
+    EngineName,
+    parse_allocator,
+    plain_engine,
+)
+from kvroof.memory.engines.engine import Formats
+from kvroof.memory.kv import engine_formats
+from kvroof.spec.architecture import Architecture
+from kvroof.spec.precision import HF_STATE, parse_kv_format
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENGINES = get_args(EngineName)
+_KEY = "kvroof.engine"
+_FLAGS: dict[str, tuple[str, ...]] = {
+    "max_num_batched_tokens": ENGINES,
+    "dcp": ("vllm",),
+    "spec_tokens": ("vllm",),
+    "mtp_layers": ("vllm",),
+    "batches_in_flight": ("vllm",),
+    "mismatch": ("vllm",),
+    "similar": ("vllm",),
+    "prefix_caching": ("vllm", "sglang"),
+    "state_dtype": ("vllm", "sglang"),
+    "swa_ratio": ("sglang",),
+    "state_ratio": ("sglang",),
+    "unified": ("llama.cpp",),
+    "swa_full": ("llama.cpp",),
+    "mla": ("llama.cpp",),
+}
+"""Fields of the engines' records that an option sets, and the engines that have them."""
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """Keep an option's value where `chosen_allocator` looks for it, if it was given."""
+    if value is not None:
+        ctx.meta.setdefault(_KEY, {})[str(param.name)] = value
+
+
+def _option(*names: str, help: str, hidden: bool = False, type: Any = None) -> Callable[[F], F]:
+    return click.option(
+        *names, help=help, hidden=hidden, type=type, default=None, expose_value=False, callback=_keep
+    )
+
+
+_OPTIONS = (
+    _option("--allocator", help=f"{', '.join(get_args(AllocatorName))}; paged if left out."),
+    _option("--engine", help=f"The engine's allocator and defaults: {', '.join(ENGINES)}."),
+    _option("--block-size", type=int, help="Tokens in a KV block; 16, or the engine's own."),
+    _option("--max-model-len", type=int, help="Longest sequence that is served, or `reserved` for each."),
+    _option("--max-num-batched-tokens", type=int, help="Tokens in one step (llama.cpp: --ubatch-size)."),
+    _option("--state-dtype", help="Recurrent state: auto (the engine's choice, else fp32), fp32, bf16."),
+    _option("--dcp", type=int, help="Ranks of decode context parallelism (vllm)."),
+    _option("--spec-tokens", type=int, help="Tokens drafted per step (vllm)."),
+    _option("--mtp-layers", type=int, help="The model's own drafting layers, which cache too (vllm)."),
+    _option("--batches-in-flight", type=int, help="2 with asynchronous scheduling (vllm)."),
+    _option(
+        "--page-mismatch", "mismatch", type=click.Choice(("pad", "raise")), help="Uneven pages (vllm): pad."
+    ),
+    _option("--group-ratio", "similar", help="Counts of layers nearer than this share groups (vllm): 1.5."),
+    _option(
+        "--prefix-caching/--no-prefix-caching",
+        "prefix_caching",
+        help="Keep states to go back to (vllm, sglang): on.",
+    ),
+    _option("--swa-ratio", help="Windowed tokens per full token (sglang): 0.8."),
+    _option("--state-ratio", help="Memory of states per memory of tokens (sglang): 0.9."),
+    _option("--kv-unified/--no-kv-unified", "unified", help="One context for all slots (llama.cpp): on."),
+    _option("--swa-full/--no-swa-full", "swa_full", help="Windowed layers keep all (llama.cpp): off."),
+    _option(
+        "--mla",
+        type=click.Choice(("latent", "transposed", "expanded")),
+        help="How latent attention is stored (llama.cpp; ik_llama.cpp -mla 3, 1, 0): latent.",
+    ),
+)
+
+
+def engine_options(function: F) -> F:
+    """Add the options; `chosen_allocator` reads them."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def chosen(name: str) -> Any:
+    """Return the value of one of these options, None when it was left out."""
+    return click.get_current_context().meta.get(_KEY, {}).get(name)
+
+
+def chosen_allocator(model: Architecture, engine: str | None = None) -> Allocator:
+    """Return the allocator that the options make for `model`; `engine` where no option names one.
+
+    Raises:
+        BadInput: An unknown name, a value that cannot be, or a flag that the engine does not have.
+    """
+    values: dict[str, Any] = click.get_current_context().meta.get(_KEY, {})
+    name = values.get("engine") or engine
+    if name is not None and name not in ENGINES:
+        raise BadInput(f"{name!r} is not an engine", where="--engine", way_out=f"known: {', '.join(ENGINES)}")
+    asked = values.get("allocator") or name or "paged"
+    if name is not None and asked != name:
+        raise BadInput(
+            f"{asked!r} and --engine {name} are two allocators", where="--allocator", way_out="leave one out"
+        )
+    flags = {key: value for key, value in values.items() if key in _FLAGS}
+    if asked not in ENGINES:
+        for key, value in flags.items():
+            if key not in ("state_dtype", "max_num_batched_tokens") and (key, value) != ("dcp", 1):
+                raise BadInput("is a flag of an engine", where=_spelling(key), way_out="add --engine vllm")
+        return parse_allocator(
+            asked, values.get("block_size"), values.get("max_model_len"), model.max_position_embeddings
+        )
+    for key, value in flags.items():
+        if asked not in _FLAGS[key]:
+            raise BadInput(
+                f"{asked} has no such flag",
+                where=_spelling(key),
+                way_out=f"it is {' and '.join(_FLAGS[key])}'s",
+            )
+        flags[key] = _value(key, value)
+    block, length = values.get("block_size"), values.get("max_model_len")
+    parse_allocator(asked, block, length)
+    made = replace(plain_engine(cast(EngineName, asked), block, length), **flags)
+    return parse_allocator(asked, block, length, engine=made)
+
+
+def chosen_formats(model: Architecture, allocator: Allocator, kv_dtype: str) -> Formats:
+    """Return the formats that `--kv-dtype` and `--state-dtype` ask for, as the engine stores them.
+
+    Raises:
+        BadInput: No such dtype.
+    """
+    state, dtype = HF_STATE, chosen("state_dtype")
+    if dtype is not None and dtype != "auto":
+        state = replace(state, recurrent=parse_dtype(dtype, "--state-dtype"))
+    return engine_formats(model, allocator, parse_kv_format(kv_dtype, model), state)
+
+
+def _value(key: str, value: Any) -> Any:
+    """Return what the engine's record holds for an option's value.
+
+    Raises:
+        BadInput: A number that cannot be.
+    """
+    if key == "state_dtype":
+        return None if value == "auto" else parse_dtype(value, "--state-dtype")
+    if key in ("swa_ratio", "state_ratio", "similar"):
+        try:
+            ratio = Fraction(value).limit_denominator(10**6)
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise BadInput(f"{value!r} is not a ratio", where=_spelling(key), way_out="write 0.8") from None
+        if not 0 < ratio <= 1000:
+            raise BadInput(f"{value!r} is not a positive ratio", where=_spelling(key))
+        return ratio
+    least = 0 if key in ("spec_tokens", "mtp_layers") else 1
+    if isinstance(value, int) and not isinstance(value, bool) and not least <= value <= 2**32:
+        raise BadInput(f"{value} is not between {least} and {2**32}", where=_spelling(key))
+    return value
+
+
+def _spelling(key: str) -> str:
+    names = {"mismatch": "page-mismatch", "similar": "group-ratio", "unified": "kv-unified"}
+    return "--" + names.get(key, key).replace("_", "-")
