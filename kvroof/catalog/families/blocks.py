@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias
 
-from kvroof.catalog.config import Config
+from kvroof.catalog.config import MAX_COUNT, Config
 from kvroof.spec.attention import GroupedAttention, LatentAttention
 from kvroof.spec.ffn import FFN, DenseFFN, MoE
 from kvroof.spec.reach import Chunked, Full, Sliding
