@@ -16,7 +16,7 @@ from kvroof.spec.cache import Cache, State
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import params_total
 from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
-from kvroof.spec.reach import Encoder, Full
+from kvroof.spec.reach import Encoder, Full, Selected, Strided
 
 MAX_TOKENS = 2**40
 MAX_SEQS = 2**24
@@ -120,11 +120,19 @@ def fixed_bytes(model: Architecture, state: StateFormat = HF_STATE, tp: int = 1)
 
 
 def growth_bytes(model: Architecture, tokens: int, kv: KVFormat = BF16_KV) -> int:
-    """Return what the next token adds to the payload of one sequence of `tokens`."""
+    """Return what a token adds to the payload of one sequence of `tokens`, a full window nothing.
+
+    An entry that several tokens share (DeepSeek-V4) counts by its share, rounded down over the layers.
+    """
     return sum(
-        layers * (cache.reach.kept(tokens + 1) - cache.reach.kept(tokens)) * kv.token_bytes(cache)
+        layers * kv.token_bytes(cache) // _tokens_per_entry(cache)
         for cache, layers in caches(model)
+        if cache.reach.kept(tokens + _tokens_per_entry(cache)) > cache.reach.kept(tokens)
     )
+
+
+def _tokens_per_entry(cache: Cache) -> int:
+    return cache.reach.ratio if isinstance(cache.reach, Strided | Selected) else 1
 
 
 def kinds(
@@ -138,7 +146,9 @@ def kinds(
         KindBytes(
             kind=kind,
             layers=sum(layers for _, layers in group),
-            bytes_per_token=sum(layers * kv.token_bytes(cache) for cache, layers in group),
+            bytes_per_token=sum(
+                layers * kv.token_bytes(cache) // _tokens_per_entry(cache) for cache, layers in group
+            ),
             window=window,
             state_bytes=0,
             arithmetic=" + ".join(_arithmetic(cache, layers, kv) for cache, layers in group),
