@@ -8,6 +8,7 @@ fp32 per fp8 block or channel, fp16 per int4 group (and AWQ's or GPTQ's packed z
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,12 +49,16 @@ class Quantization:
                 return rule.format
         return None
 
+    @functools.cached_property
+    def stems(self) -> tuple[str, ...]:
+        """The spellings of the layer list that the rules use."""
+        return stems_in(m for rule in self.rules for m in (rule.included, rule.excluded))
+
     def formats(self, layer: Layer, index: int, rest: Format) -> WeightFormats:
         """Return the storage of the layer at `index`, what is not quantised as `rest`."""
-        stems = stems_in(m for rule in self.rules for m in (rule.included, rule.excluded))
         stored = []
         for weight in layer.weights:
-            modules = tuple(layer_modules(weight, index, stems))
+            modules = tuple(layer_modules(weight, index, self.stems))
             found = self.format_of(modules) if modules else None
             if found is not None:
                 stored.append(StoredAs(what=weight.name, format=found))
@@ -221,12 +226,15 @@ def _modelopt(config: Config, groups: Config | None) -> Quantization:
     algorithm = config.text("quant_algo", "MIXED_PRECISION" if listed is not None else "")
     rules: list[Rule] = []
     if listed is not None:
+        named: dict[Format, list[str]] = {}
         for module in listed.data:
             entry = listed.child(module)
             chosen = _algorithm(listed, entry.text("quant_algo", "") if entry is not None else "")
-            rules.append(
-                Rule(format=chosen, included=Modules.of([module, f"{module}.*"]), excluded=Modules.of(None))
-            )
+            named.setdefault(chosen, []).append(module)
+        rules += [
+            Rule(format=chosen, included=Modules.of(modules), excluded=Modules.of(None))
+            for chosen, modules in named.items()
+        ]
     elif algorithm:
         rules.append(_linear(_algorithm(config, algorithm), excluded))
     return Quantization(
