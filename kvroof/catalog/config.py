@@ -37,6 +37,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
 
 V = TypeVar("V")
 
+LOOSE = frozenset({"max_position_embeddings", "torch_dtype", "vocab_size"})
+"""Facts whose spellings differ in real files, where the first one holds (a padded vocabulary, a limit)."""
+
 REQUIRED: Any = object()
 """The default of a key that has none: its absence is an error."""
 
@@ -213,12 +216,15 @@ class Config:
         }
 
     def _value(self, key: str) -> Any:
-        found = None
+        found: dict[str, Any] = {}
         for name in (key, *ALIASES.get(key, ())):
             self.read.add(name)
-            if found is None:
-                found = self.data.get(name)
-        return found
+            if self.data.get(name) is not None:
+                found[name] = self.data[name]
+        first = next(iter(found.values()), None)
+        if key not in LOOSE and any(value != first for value in found.values()):
+            self.fail(" and ".join(found), "say different things of the same", "leave one of them out")
+        return first
 
     def _default(self, key: str, default: V) -> V:
         if default is REQUIRED:

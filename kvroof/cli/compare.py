@@ -7,7 +7,7 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.output import emit
+from kvroof.cli.output import print_json, print_view
 from kvroof.serving.comparison import compare
 
 
@@ -50,6 +50,9 @@ def command(
         tp=tp,
         utilization=utilization,
     )
-    from kvroof.view.speed import compare_view
+    if as_json:
+        print_json(rows)
+    else:
+        from kvroof.view.speed import compare_view
 
-    emit(rows, as_json, lambda: compare_view(rows, hw, tokens, seqs))
+        print_view(compare_view(rows, hw, tokens, seqs))

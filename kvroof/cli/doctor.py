@@ -12,7 +12,7 @@ from kvroof.catalog.models import model_names
 from kvroof.catalog.names import data_folder
 from kvroof.catalog.profiles import hardware_names
 from kvroof.cli import options
-from kvroof.cli.output import emit
+from kvroof.cli.output import print_json, print_view
 
 REQUIRED = ("jax", "optax", "numpy", "plotly", "click", "rich", "msgspec")
 
@@ -38,9 +38,12 @@ def command(as_json: bool) -> None:
     }
     missing = [name for name in REQUIRED if _version(name) is None]
     found["missing"] = {name: f"pip install {name}" for name in missing}
-    from kvroof.view.catalog import doctor_view
+    if as_json:
+        print_json(found)
+    else:
+        from kvroof.view.catalog import doctor_view
 
-    emit(found, as_json, lambda: doctor_view(found))
+        print_view(doctor_view(found))
 
 
 def _version(name: str) -> str | None:

@@ -109,10 +109,10 @@ def chosen_allocator(model: Architecture, engine: str | None = None) -> Allocato
         BadInput: An unknown name, a value that cannot be, or a flag that the engine does not have.
     """
     values: dict[str, Any] = click.get_current_context().meta.get(_KEY, {})
-    name = values.get("engine") or engine
+    name = values.get("engine", engine)
     if name is not None and name not in ENGINES:
         raise BadInput(f"{name!r} is not an engine", where="--engine", way_out=f"known: {', '.join(ENGINES)}")
-    asked = values.get("allocator") or name or "paged"
+    asked = values.get("allocator", name or "paged")
     if name is not None and asked != name:
         raise BadInput(
             f"{asked!r} and --engine {name} are two allocators", where="--allocator", way_out="leave one out"
@@ -134,6 +134,10 @@ def chosen_allocator(model: Architecture, engine: str | None = None) -> Allocato
             )
         flags[key] = _value(key, value)
     block, length = values.get("block_size"), values.get("max_model_len")
+    if block is not None and asked == "llama.cpp":
+        raise BadInput(
+            "llama.cpp has no blocks: it pads its context", where="--block-size", way_out="leave it out"
+        )
     parse_allocator(asked, block, length)
     made = replace(plain_engine(cast(EngineName, asked), block, length), **flags)
     return parse_allocator(asked, block, length, engine=made)

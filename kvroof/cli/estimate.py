@@ -8,7 +8,7 @@ import click
 
 from kvroof.catalog.models import load_model
 from kvroof.cli import options
-from kvroof.cli.output import emit
+from kvroof.cli.output import print_json, print_view
 from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
 
@@ -82,7 +82,10 @@ def command(
         utilization=utilization,
         reserve_bytes=reserve,
     )
-    from kvroof.view.speed import estimate_view
+    if as_json:
+        print_json(answer)
+    else:
+        from kvroof.view.speed import estimate_view
 
-    emit(answer, as_json, lambda: estimate_view(answer, plan.hardware, explain))
+        print_view(estimate_view(answer, plan.hardware, explain))
     sys.exit(0 if answer.fits else 1)

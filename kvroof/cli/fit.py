@@ -10,7 +10,7 @@ from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.engine_options import chosen, chosen_allocator, chosen_formats, engine_options
-from kvroof.cli.output import emit
+from kvroof.cli.output import print_json, print_view
 from kvroof.ground.errors import BadInput
 from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import fit
@@ -131,7 +131,10 @@ def command(
         typical_tokens=typical_tokens,
         adapters=(adapters or 0, adapter_rank),
     )
-    from kvroof.view.memory import fit_view
+    if as_json:
+        print_json(ledger)
+    else:
+        from kvroof.view.memory import fit_view
 
-    emit(ledger, as_json, lambda: fit_view(ledger, machine if capacity is None else None, explain))
+        print_view(fit_view(ledger, machine if capacity is None else None, explain))
     sys.exit(0 if ledger.fits else 1)

@@ -9,7 +9,7 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.cli import options
 from kvroof.cli.engine_options import chosen_allocator, chosen_formats, engine_options
-from kvroof.cli.output import emit, plain
+from kvroof.cli.output import plain, print_json, print_view
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import MIB
 from kvroof.memory.engines.explain import ExplainedLine, Served, explain_log
@@ -62,7 +62,6 @@ def command(
     kvroof kv llama-3.1-8b deepseek-v3 --tokens 32768 --seqs 8
     kvroof kv path/to/config.json --lengths 100,2048,33 --kv-dtype fp8
     kvroof kv gpt-oss-120b --engine vllm --available 5.38GiB --max-model-len 131072
-    kvroof kv gpt-oss-120b --log vllm.log
     """
     log = read_log(_read(log_file)) if log_file is not None else None
     if log is not None and len(models) > 1:
@@ -105,13 +104,13 @@ def command(
                 context=None if options.left_out("tokens") else tokens,
             )
             lines = explain_log(served, log)
-    from kvroof.view.memory import kv_view, log_view
-
-    if log is None:
-        emit(reports, as_json, lambda: kv_view(reports, explain))
+    if as_json:
+        print_json(reports if log is None else [plain(report) | {"log": plain(lines)} for report in reports])
     else:
-        answer = [{**plain(report), "log": plain(lines)} for report in reports]
-        emit(answer, as_json, lambda: (*kv_view(reports, explain), *log_view(lines)))
+        from kvroof.view.memory import kv_view, log_view
+
+        print_view(kv_view(reports, explain))
+        print_view(log_view(lines) if lines else ())
 
 
 def _read(name: str) -> str:

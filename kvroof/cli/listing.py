@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kvroof.cli import options
-from kvroof.cli.output import emit
+from kvroof.cli.output import print_json, print_view
 
 
 @click.command("list")
@@ -19,20 +19,31 @@ def command(kind: str, as_json: bool) -> None:
     kvroof list hardware --json
     """
     if kind == "models":
-        from kvroof.catalog.models import model_names, read_entry
+        _list_models(as_json)
+    else:
+        _list_hardware(as_json)
 
-        entries = [read_entry(name) for name in model_names()]
+
+def _list_models(as_json: bool) -> None:
+    from kvroof.catalog.models import model_names, read_entry
+
+    entries = [read_entry(name) for name in model_names()]
+    if as_json:
+        keys = ("name", "hub_id", "params_total", "source")
+        print_json([{key: getattr(entry, key) for key in keys} for entry in entries])
+    else:
         from kvroof.view.catalog import models_view
 
-        shown = [
-            {"name": e.name, "hub_id": e.hub_id, "params_total": e.params_total, "source": e.source}
-            for e in entries
-        ]
-        emit(shown, as_json, lambda: models_view(entries))
-        return
+        print_view(models_view(entries))
+
+
+def _list_hardware(as_json: bool) -> None:
     from kvroof.catalog.profiles import hardware_names, load_hardware
 
     machines = [load_hardware(name) for name in hardware_names()]
-    from kvroof.view.catalog import machines_view
+    if as_json:
+        print_json(machines)
+    else:
+        from kvroof.view.catalog import machines_view
 
-    emit(machines, as_json, lambda: machines_view(machines))
+        print_view(machines_view(machines))

@@ -99,10 +99,10 @@ encoder_tokens = click.option(
     help="Tokens of the encoder (or image) per sequence, which cross-attention caches.",
 )
 allocator = click.option(
-    "--allocator", default="paged", show_default=True, help="payload, paged, padded or reserved."
-)
-max_model_len = click.option(
-    "--max-model-len", type=int, help="Tokens that `reserved` sets aside per sequence."
+    "--allocator",
+    default="paged",
+    show_default=True,
+    help="payload, paged, padded, reserved, or an engine: vllm, sglang, llama.cpp, tensorrt-llm.",
 )
 utilization = click.option(
     "--utilization", type=float, default=0.9, show_default=True, help="Share of the memory that may be used."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,17 +17,19 @@ PIPED_WIDTH = 120
 """Columns of a table that goes to a file or a pipe, where nobody said how many there are."""
 
 
-def emit(answer: Any, as_json: bool, show: Callable[[], Iterable[RenderableType]]) -> None:
-    """Print `answer` as JSON, or what `show` makes of it."""
-    if as_json:
-        click.echo(json.dumps(plain(answer), indent=1))
-        return
+def print_json(answer: Any) -> None:
+    """Print a record, or records, as JSON."""
+    click.echo(json.dumps(plain(answer), indent=1))
+
+
+def print_view(parts: Iterable[RenderableType]) -> None:
+    """Print what a view made of a record; verbs import their view only when they print one."""
     from rich.console import Console
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, PIPED_WIDTH)
-    for part in show():
+    for part in parts:
         console.print(part)
 
 

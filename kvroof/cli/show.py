@@ -10,7 +10,7 @@ from kvroof.catalog.models import load_model, model_names, read_entry
 from kvroof.catalog.names import closest
 from kvroof.catalog.profiles import hardware_names, load_hardware, load_profile
 from kvroof.cli import options
-from kvroof.cli.output import emit, plain
+from kvroof.cli.output import plain, print_json, print_view
 from kvroof.ground.errors import BadInput, UnknownName
 
 MAX_NAME = 1000
@@ -41,9 +41,12 @@ def command(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
             where=name,
             way_out=near or "see `kvroof list models` or `hardware`",
         ) from None
-    from kvroof.view.catalog import machine_view
+    if as_json:
+        print_json(profile.as_dict())
+    else:
+        from kvroof.view.catalog import machine_view
 
-    emit(profile.as_dict(), as_json, lambda: machine_view(machine, profile))
+        print_view(machine_view(machine, profile))
 
 
 def _is_model(name: str) -> bool:
@@ -58,7 +61,6 @@ def _is_model(name: str) -> bool:
 
 def _show_model(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
     from kvroof.memory.describe import describe
-    from kvroof.view.catalog import model_view
 
     card = describe(load_model(name, ignore_keys=ignore_keys))
     entry = None if Path(name).exists() else read_entry(name)
@@ -67,4 +69,9 @@ def _show_model(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
         if entry
         else {}
     )
-    emit(plain(card) | source, as_json, lambda: model_view(card, source))
+    if as_json:
+        print_json(plain(card) | source)
+    else:
+        from kvroof.view.catalog import model_view
+
+        print_view(model_view(card, source))

@@ -96,21 +96,13 @@ def parse_allocator(
 def plain_engine(
     name: EngineName, block_size: int | None = None, max_model_len: int | None = None
 ) -> AnyEngine:
-    """Return the engine called `name` with its defaults.
-
-    Raises:
-        BadInput: A block size for an engine that pads its context instead.
-    """
+    """Return the engine called `name` with its defaults; llama.cpp has no blocks, it pads its context."""
     if name == "vllm":
         return VLLM(block_size=block_size or VLLM().block_size, max_model_len=max_model_len)
     if name == "sglang":
         return SGLang(block_size=block_size or SGLang().block_size, max_model_len=max_model_len)
     if name == "tensorrt-llm":
         return TensorRTLLM(block_size=block_size or TensorRTLLM().block_size, max_model_len=max_model_len)
-    if block_size is not None:
-        raise BadInput(
-            "llama.cpp has no blocks: it pads its context", where="--block-size", way_out="leave it out"
-        )
     return LlamaCpp(max_model_len=max_model_len)
 
 

@@ -7,9 +7,8 @@ written once for floats, NumPy and JAX.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from functools import reduce
-from typing import cast
 
 from kvroof.ground.numeric import maximum, minimum
 from kvroof.ground.record import record, static
@@ -65,34 +64,37 @@ class Kernel:
         memory_s = hbm_bytes / (self.hbm * hbm_bytes_per_s)
         if warm:
             memory_s = memory_s * self._slowed(hbm_bytes)
-        parts = (
+        parts: tuple[float, ...] = (
             memory_s,
             flops / (self.compute * peak_flops_per_s),
             items * self.item_s,
             self.depth_s * ((depth + 1) / DEPTH_UNIT) ** self.depth_power,
             scores * self.score_s,
         )
-        largest = reduce(maximum, parts)
+        largest: float = reduce(maximum, parts)
         if self.sharpness is None:
             return self.t0_s + largest
         scale = maximum(largest, TINY_S)
-        total = sum((part / scale) ** self.sharpness for part in parts)
-        return self.t0_s + cast(float, scale * maximum(total, 1.0) ** (1 / self.sharpness))
+        total: float = sum((part / scale) ** self.sharpness for part in parts)
+        smooth: float = scale * maximum(total, 1.0) ** (1 / self.sharpness)
+        return smooth + self.t0_s
 
     def _slowed(self, working_set: float) -> float:
         """Return the time per byte relative to HBM's: 1 / gain in the cache, 1 well beyond it."""
-        fits = minimum(self.llc_bytes / maximum(working_set, 1.0), 1e3) ** MISS_POWER
+        fits: float = minimum(self.llc_bytes / maximum(working_set, 1.0), 1e3) ** MISS_POWER
         missed = 1 / (1 + fits)
-        return cast(float, missed + (1 - missed) / self.llc_gain)
+        return missed + (1 - missed) / self.llc_gain
 
 
 @record
 class Wire:
     """Seconds of one collective: the cheaper of a one-shot and a two-step (or ring) algorithm.
 
-    One-shot: `start_s + (n - 1) m / B`, every rank sending all to all. Two-step: `ring_s + p (n - 1) / n m / B`
-    with p = 2 passes for an all-reduce and 1 for the others. Starts grow by `per_rank` of themselves with
-    each rank beyond two; `B = net x` the link's rate, one way. Without `start_s` there is no one-shot.
+    One-shot: `start_s + (n - 1) m / B`, every rank sending all to all. Two-step or ring:
+    `ring_s + p (n - 1) / n m / B` with p = 2 passes for an all-reduce and 1 for the others. Starts grow
+    by `per_rank` of themselves with each rank beyond two. `B = net (2 / n)**crowding` of the link's rate,
+    one way; crowding is what ranks behind one switch or bridge take from each other. Without `start_s`
+    there is no one-shot.
 
     Source: Patarasuk and Yuan 2009 (ring); TensorRT-LLM's and vLLM's custom all-reduce (one and two steps).
     """
@@ -100,11 +102,13 @@ class Wire:
     ring_s: float = 0.0
     per_rank: float = 0.0
     net: float = 1.0
+    crowding: float = 0.0
     start_s: float | None = None
 
     def seconds(self, message_bytes: float, ranks: float, bytes_per_s: float, passes: float = 1.0) -> float:
         """Return the seconds to move a message of `message_bytes` (gathered size) among `ranks`."""
-        rate = self.net * bytes_per_s
+        crowded: float = (2 / ranks) ** self.crowding
+        rate = self.net * crowded * bytes_per_s
         growth = 1 + self.per_rank * (ranks - 2)
         ring = self.ring_s * growth + passes * (ranks - 1) / ranks * message_bytes / rate
         if self.start_s is None:
@@ -161,7 +165,7 @@ class Efficiency:
         known = self.wires.get("all_reduce")
         if known is None:
             return Wire(ring_s=self.launch_s, net=self.net)
-        return Wire(ring_s=known.ring_s, per_rank=known.per_rank, net=known.net)
+        return replace(known, start_s=None)
 
     def spread(self, wanted: str) -> float:
         """Return the log-residual standard deviation of what `wanted` is priced with; 0 for a bound."""
@@ -172,6 +176,8 @@ class Efficiency:
 def _relatives(wanted: str) -> tuple[str, ...]:
     """Return `wanted` and the families that may stand in for it, nearest first."""
     head, _, kind = wanted.partition(".")
+    if head in ("scan", "vector", "lookup"):
+        return (wanted, head, "elementwise")
     if head in ("attention", "mla"):
         phase = kind.partition(".")[0]
         return (wanted, f"{head}.{phase}", f"attention.{phase}")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvroof.catalog.config import ALIASES, MAX_BYTES, MAX_COUNT, MAX_DEPTH, Config, read_json
+from kvroof.catalog.config import ALIASES, LOOSE, MAX_BYTES, MAX_COUNT, MAX_DEPTH, Config, read_json
 from kvroof.ground.errors import BadInput
 
 values = st.recursive(
@@ -124,8 +124,16 @@ def test_any_value_is_read_or_refused(value):
 def test_another_spelling_is_the_same_fact(name):
     for other in ALIASES[name]:
         assert Config({other: "x"}, "my.json").text(name) == "x"
-        assert Config({name: "x", other: "y"}, "my.json").text(name) == "x"
+        assert Config({name: "x", other: "x"}, "my.json").text(name) == "x"
         assert Config({name: None, other: "y"}, "my.json").text(name) == "y"
+
+
+@pytest.mark.parametrize("name", sorted(set(ALIASES) - LOOSE))
+def test_two_spellings_that_disagree_are_refused(name):
+    for other in ALIASES[name]:
+        error = refusal(lambda other=other: Config({name: "x", other: "y"}, "my.json").text(name))
+        assert name in error.key
+        assert other in error.key
 
 
 def test_a_missing_key_is_asked_for_in_every_spelling():

@@ -92,11 +92,11 @@ def test_the_slope_of_the_payload_in_kv_heads_is_its_difference(model, n, seqs, 
     import jax
 
     relaxed, demand = relax(model), relax(equal_lengths(n, seqs))
-    kv_format = relax(parse_kv_format(dtype, model))
+    kv_format = parse_kv_format(dtype, model)
     heads = float(model.layers[0].layer.mixers[0].num_kv_heads)
 
     def payload(heads):
-        return cache_bytes(with_kv_heads(relaxed, heads), demand, kv=kv_format)
+        return cache_bytes(with_kv_heads(relaxed, heads), demand, kv=relax(kv_format))
 
     slope = float(jax.grad(payload)(heads))
     assert slope == pytest.approx(central(payload, heads), **SLOPE)

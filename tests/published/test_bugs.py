@@ -184,9 +184,10 @@ def test_heads_are_divided_over_ranks():
 
 
 def test_windows_at_a_short_context_cost_no_more_than_full_attention(gemma_4):
-    """tt-xla#5860: rings of whole windows for 128 tokens took more than full layers would (43,420 < 60,768)."""
+    """tt-xla#5860: rings of whole windows for 128 tokens took more than full layers (43,420 < 60,768)."""
     whole = sum(
-        layers * 128 * parse_kv_format("bf16", gemma_4).token_bytes(cache) for cache, layers in caches(gemma_4)
+        layers * 128 * parse_kv_format("bf16", gemma_4).token_bytes(cache)
+        for cache, layers in caches(gemma_4)
     )
     assert payload(gemma_4, 128) == whole
     paged = kvroof.kv(gemma_4, tokens=128, seqs=32).allocated_bytes
@@ -223,9 +224,9 @@ def test_a_shared_latent_is_not_two_times_head_dim():
     assert len(entries) == 43
     assert sum(FP8_PACKED.token_bytes(c) for c in entries) == 43 * 584
     deepseek_v3_2 = kvroof.load_model("deepseek-v3.2")
-    assert {FP8_PACKED.token_bytes(dataclasses.replace(c, index_width=0)) for c, _ in caches(deepseek_v3_2)} == {
-        656
-    }
+    assert {
+        FP8_PACKED.token_bytes(dataclasses.replace(c, index_width=0)) for c, _ in caches(deepseek_v3_2)
+    } == {656}
 
 
 def test_a_packed_row_is_refused_where_no_kernel_has_it():
@@ -236,14 +237,14 @@ def test_a_packed_row_is_refused_where_no_kernel_has_it():
 def test_a_cache_is_of_kv_heads_not_of_hidden_times_heads():
     """vllm-fit#2: `2 L heads hidden 4 / 8` is 8 times a 7B model's cache."""
     model = kvroof.load_model("llama-2-7b")
-    assert 2 * 32 * 32 * 4096 * 4 / 8 == 8 * per_token(model)
+    assert 8 * per_token(model) == 2 * 32 * 32 * 4096 * 4 / 8
 
 
 def test_grouped_heads_are_not_all_heads():
     """vllm#8089, Llama-3-70B with 3,000 tokens: 0.983 GB, not just under 8 GB."""
     model = kvroof.load_model("llama-3-70b")
     assert payload(model, 3000) == 983_040_000
-    assert 8192 * 80 * 2 * 2 * 3000 == 8 * payload(model, 3000)
+    assert 8 * payload(model, 3000) == 8192 * 80 * 2 * 2 * 3000
 
 
 def test_a_cache_in_f32_is_twice_one_in_f16():
@@ -256,11 +257,11 @@ def test_a_cache_in_f32_is_twice_one_in_f16():
 def test_a_sequences_cache_is_not_the_memory_of_the_process():
     """KIVI#17, Llama-2-7B with 4,196 tokens: 2.049 GiB, not 5.6 GB."""
     assert payload(kvroof.load_model("llama-2-7b"), 4196) == 2_199_912_448
-    assert 2_199_912_448 / GIB == pytest.approx(2.05, abs=0.002)
+    assert pytest.approx(2.05, abs=0.002) == 2_199_912_448 / GIB
 
 
 def test_a_published_figure_that_follows_from_nothing_is_not_met():
-    """whichllm#124, Gemma-3-27B at 128K: 12.68 or 2.20 GB; f16 is 62 GiB whole, 10 GiB and windows trimmed."""
+    """whichllm#124, Gemma-3-27B at 128K: 12.68 or 2.20 GB; f16 is 62 GiB whole, 10 GiB trimmed."""
     model = kvroof.load_model("gemma-3-27b")
     whole = LlamaCpp(swa_full=True).buffers(model, 131_072, 1, parse_kv_format("f16", model))
     assert sum(size for size, *_ in whole) == 62 * GIB

@@ -5,7 +5,8 @@ to predict from: vllm-metal-gemma-4-26b-a4b (two token counts, no bytes), vllm-q
 at 262,144 (a model whose config is not public), trtllm-llama2-7b-a10 (tokens, no bytes) and
 hf-cb-qwen3-32b-tp4 (block counts before and after a fix, no bytes; `test_bugs.py` has its ratio).
 
-Of the 68, 16 have a shape that was inferred or fitted by who collected them (`inferred`); they are counted apart.
+Of the 68, 16 have a shape that was inferred or fitted by who collected them (`inferred`); they are counted
+apart. So is, by us, the number of drafted tokens of vllm-qwen3.6-27b-int8pth-tp2: 4 give its figures exactly.
 """
 
 import json
@@ -150,7 +151,8 @@ def buffers(case):
     model = model_of(case)
     kv_format = parse_kv_format(case["kv_dtype"], model)
     return [
-        size / MIB for size, *_ in llama_cpp(case).buffers(model, case["n_ctx"], case.get("slots", 1), kv_format)
+        size / MIB
+        for size, *_ in llama_cpp(case).buffers(model, case["n_ctx"], case.get("slots", 1), kv_format)
     ]
 
 

@@ -68,8 +68,8 @@ def test_the_operations_add_up_to_the_step(plan, demand):
     assert sum(op.seconds for op in answer.decode_ops) == pytest.approx(answer.tpot_s, rel=1e-9)
     assert sum(op.seconds for op in answer.prefill_ops) == pytest.approx(answer.ttft_s, rel=1e-9)
     for op in (*answer.decode_ops, *answer.prefill_ops):
-        parts = {"compute": op.compute_s, "hbm": op.hbm_s, "network": op.network_s}
-        assert op.seconds == 0 or op.seconds == pytest.approx(parts[op.bound], rel=1e-9)
+        parts = (op.compute_s, op.hbm_s, op.network_s)
+        assert max(parts) * (1 - 1e-9) <= op.seconds <= sum(parts) * (1 + 1e-9)
 
 
 @some

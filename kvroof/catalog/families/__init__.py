@@ -2,45 +2,58 @@
 
 from __future__ import annotations
 
-from kvroof.catalog.families import (
-    classic,
-    deepseek_v4,
-    encoder_decoder,
-    gated_mla,
-    gemma,
-    linear_attention,
-    llama_like,
-    mla,
-    moe,
-    moe_remote,
-    nested,
-    per_layer,
-    recurrent_only,
-    remote,
-    sparse,
-    state_space,
-    zamba,
-)
+import importlib
+from collections.abc import Iterator, Mapping
+
 from kvroof.catalog.families.family import Decoder, Family, build
 
-FAMILIES: dict[str, Family] = {
-    **classic.FAMILIES,
-    **deepseek_v4.FAMILIES,
-    **encoder_decoder.FAMILIES,
-    **gated_mla.FAMILIES,
-    **gemma.FAMILIES,
-    **linear_attention.FAMILIES,
-    **llama_like.FAMILIES,
-    **mla.FAMILIES,
-    **moe.FAMILIES,
-    **moe_remote.FAMILIES,
-    **nested.FAMILIES,
-    **per_layer.FAMILIES,
-    **recurrent_only.FAMILIES,
-    **remote.FAMILIES,
-    **sparse.FAMILIES,
-    **state_space.FAMILIES,
-    **zamba.FAMILIES,
-}
+MODULES = (
+    "llama_like",
+    "moe",
+    "mla",
+    "gemma",
+    "linear_attention",
+    "sparse",
+    "state_space",
+    "deepseek_v4",
+    "classic",
+    "gated_mla",
+    "nested",
+    "encoder_decoder",
+    "moe_remote",
+    "per_layer",
+    "recurrent_only",
+    "remote",
+    "zamba",
+)
+"""The modules that declare families, the most asked for first: none is imported before it is needed."""
 
-__all__ = ["FAMILIES", "Decoder", "Family", "build"]
+
+class Families(Mapping[str, Family]):
+    """Every family by its `model_type`, read from the modules one after another until it is found."""
+
+    def __getitem__(self, model_type: str) -> Family:
+        """Return the family of a `model_type`."""
+        for name in MODULES:
+            found = _declared(name).get(model_type)
+            if found is not None:
+                return found
+        raise KeyError(model_type)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield every `model_type`, importing all modules."""
+        return (model_type for name in MODULES for model_type in _declared(name))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return sum(len(_declared(name)) for name in MODULES)
+
+
+def _declared(name: str) -> dict[str, Family]:
+    declared: dict[str, Family] = importlib.import_module(f"{__name__}.{name}").FAMILIES
+    return declared
+
+
+FAMILIES = Families()
+
+__all__ = ["FAMILIES", "Decoder", "Families", "Family", "build"]

@@ -26,8 +26,8 @@ from kvroof.spec.precision import KVFormat, StateFormat
 from kvroof.spec.reach import Strided
 
 PAD = 256
-MAX_BLOCKS = 2**24
-"""Blocks of cells beyond which no context is looked for (windowed layers alone stop growing)."""
+MAX_CONTEXT = 2**32
+"""Tokens beyond which no context is looked for (windowed layers alone stop growing)."""
 Latent: TypeAlias = Literal["latent", "transposed", "expanded"]
 TYPES = {"bf16": "f16", "fp16": "f16", "fp32": "f32"}
 
@@ -130,14 +130,20 @@ class LlamaCpp:
     def figures(
         self, model: Architecture, available_bytes: int, kv: KVFormat, state: StateFormat, tp: int = 1
     ) -> Figures:
-        """Return the largest context of one slot that `available_bytes` hold, and its buffers."""
+        """Return the largest context of one slot that `available_bytes` hold, and its buffers.
+
+        Where the cache stops growing that is the model's longest.
+        """
 
         def takes(blocks: int) -> int:
             return self.hold(model, equal_lengths(blocks * PAD, 1), kv, state, tp).held_bytes
 
-        low, high = 0, 1
-        while high <= MAX_BLOCKS and takes(high) <= available_bytes:
+        low, high, most = 0, 1, ceil_div(model.max_position_embeddings or MAX_CONTEXT, PAD)
+        if takes(MAX_CONTEXT // PAD) > available_bytes:
+            most = MAX_CONTEXT // PAD
+        while high <= most and takes(high) <= available_bytes:
             low, high = high, high * 2
+        high = min(high, most + 1)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if takes(middle) <= available_bytes else (low, middle)

@@ -39,6 +39,7 @@ MAX_NUMBER = 10**15
 
 _N = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,16})"
 _F = r"([0-9]{1,12}(?:[.,][0-9]{1,6})?)"
+_DTYPE = r"(?:dtype: [A-Za-z0-9_.]{1,40}, )?"
 _TYPE = r"\(([A-Za-z0-9_]{1,16})\)"
 _PATTERNS: tuple[tuple[LogKind, str, str], ...] = (
     ("available", "vllm", rf"Available KV cache memory: {_F} GiB"),
@@ -57,9 +58,13 @@ _PATTERNS: tuple[tuple[LogKind, str, str], ...] = (
     (
         "K and V",
         "sglang",
-        rf"KV Cache is allocated\. (?:dtype: [^,]{{1,40}}, )?#tokens: {_N}, K size: {_F} GB, V size: {_F} GB",
+        rf"KV Cache is allocated\. {_DTYPE}#tokens: {_N}, K size: {_F} GB, V size: {_F} GB",
     ),
-    ("KV", "sglang", rf"KV Cache is allocated\. (?:dtype: [^,]{{1,40}}, )?#tokens: {_N}, KV size: {_F} GB"),
+    (
+        "KV",
+        "sglang",
+        rf"KV Cache is allocated\. {_DTYPE}#tokens: {_N}, KV size: {_F} GB",
+    ),
     (
         "self size",
         "llama.cpp",
@@ -93,6 +98,11 @@ _SETTINGS: tuple[tuple[str, str], ...] = (
 )
 _COMPILED = tuple((kind, engine, re.compile(pattern)) for kind, engine, pattern in _PATTERNS)
 _SETTINGS_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _SETTINGS)
+_WORTH_READING = re.compile(
+    "KV|kv_|blocks|[Mm]amba|attention block|padding|concurrency|max seq len|model length|n_|_size|_len"
+    "|_tokens|_recurrent"
+)
+"""What any of the patterns needs: other lines of a long log are passed over quickly."""
 
 
 @record
@@ -130,6 +140,8 @@ def read_log(text: str) -> EngineLog:
     engine = None
     for line in text.splitlines():
         cut = line[:MAX_LINE]
+        if not _WORTH_READING.search(cut):
+            continue
         for name, pattern in _SETTINGS_COMPILED:
             if name not in settings and (match := pattern.search(cut)):
                 settings[name] = match[1]

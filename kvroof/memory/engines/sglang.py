@@ -126,8 +126,9 @@ class SGLang:
             tokens = max(full, ceil(seen / self.swa_ratio / page) * page)
         size = ceil(tokens * self._per_token(rates)) + rates.cross * demand.encoder_tokens * demand.seqs
         if rates.state:
+            share = self._token_share(rates)
             slots = (demand.seqs * self.slots_per_request + 1) * rates.state
-            size = max(ceil(size / self._token_share()), ceil(slots / (1 - self._token_share())))
+            size = max(ceil(size / share) if share else 0, ceil(slots / (1 - share)))
         return Held(
             held_bytes=size, blocks=tokens // page, slots=tokens, used=min(tokens, max(demand.tokens, 0))
         )
@@ -139,9 +140,9 @@ class SGLang:
         rates, page = self.rates(model, kv, state, tp), self.block_size
         for_tokens, slots = max(available_bytes, 0), None
         if rates.state:
-            for_states = int(for_tokens * (1 - self._token_share()))
-            slots = max(for_states // rates.state - 1, 0)
-            for_tokens = int(for_tokens * self._token_share())
+            share = self._token_share(rates)
+            slots = max(int(for_tokens * (1 - share)) // rates.state - 1, 0)
+            for_tokens = int(for_tokens * share)
         rate = self._per_token(rates)
         tokens = int(for_tokens / rate) // page * page if rate else 0
         lines = [self.pool_line(rates, tokens)] if rate else []
@@ -159,7 +160,7 @@ class SGLang:
             num_blocks=tokens // page,
             block_size=page,
             block_bytes=ceil(rate * page),
-            kv_cache_tokens=tokens,
+            kv_cache_tokens=tokens if rate else None,
             max_model_len=self.max_model_len,
             max_requests=requests,
             lines=tuple(lines),
@@ -176,9 +177,9 @@ class SGLang:
     def _per_token(self, rates: Rates) -> Fraction:
         return rates.full + self.swa_ratio * rates.windowed
 
-    def _token_share(self) -> Fraction:
-        """Return the share of the memory that tokens get beside states, `1 / (1 + q)`."""
-        return 1 / (1 + self.state_ratio)
+    def _token_share(self, rates: Rates) -> Fraction:
+        """Return the share of the memory that tokens get beside states, `1 / (1 + q)`; 0 without caches."""
+        return 1 / (1 + self.state_ratio) if rates.full + rates.windowed else Fraction(0)
 
     def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
         """Return `mem_fraction_static` of the memory, and beside it what runs: activations and graphs."""

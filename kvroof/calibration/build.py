@@ -1,0 +1,148 @@
+"""A whole machine under a framework: every family fitted, and the profile that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import kvroof
+from kvroof.calibration.fit import POINTS, Fitted, fit_family
+from kvroof.calibration.points import thinned
+from kvroof.calibration.profile import Calibration, Host, KernelTable, WireTable
+from kvroof.calibration.sources import Source
+from kvroof.calibration.wires import FittedWire, Messages, fit_wire
+from kvroof.ground.errors import BadInput
+from kvroof.spec.hardware import Hardware
+
+MOST = 4000
+"""Points per family that are read: enough to judge by, few enough to be quick."""
+HOST = Host(
+    step_s=0.5e-3,
+    seq_s=10e-6,
+    source="stated: 0.5 ms per step and 10 us per sequence, from a study of served points; not fitted here",
+)
+ELEMENTWISE = KernelTable(
+    t0_s=3e-6,
+    hbm=0.8,
+    sigma=0.5,
+    stated="not measured: a launch of 3 us and 0.8 of the bandwidth",
+)
+SLOW = 0.25
+"""Share of the bandwidth below which experts are a fallback that nobody would serve with."""
+
+
+class WithMessages(Protocol):
+    """A source that also has collectives."""
+
+    def messages(self, hardware: Hardware, framework: str) -> Iterable[Messages]:
+        """Yield the collectives measured on a machine under a framework."""
+        ...
+
+
+def build(
+    source: Source,
+    hardware: Hardware,
+    framework: str,
+    *,
+    count: int = POINTS,
+    collectives: WithMessages | None = None,
+    others: tuple[str, ...] = (),
+) -> Calibration:
+    """Return the profile of a machine under a framework, fitted from `count` points per family.
+
+    Args:
+        source: Where the measured kernels are.
+        hardware: The machine they were measured on.
+        framework: The framework they were measured under.
+        count: Points to fit per family; the rest judge.
+        collectives: Where measured collectives are, if anywhere.
+        others: Frameworks to borrow families from that this one lacks, measured on the same machine.
+
+    Raises:
+        BadInput: No family has enough points.
+    """
+    fitted, notes = _fit_all(source, hardware, framework, count)
+    kernels = {one.family: _table(one) for one in fitted}
+    for other in others:
+        for one in _fit_all(source, hardware, other, count)[0]:
+            if one.family not in kernels:
+                kernels[one.family] = _table(one, borrowed=other)
+    if not kernels:
+        raise BadInput(f"has no points of {hardware.name} under {framework}", where="calibrate")
+    kernels["elementwise"] = ELEMENTWISE
+    wires = [fit_wire(m) for m in collectives.messages(hardware, framework)] if collectives else []
+    return Calibration(
+        name=f"{hardware.name}-{framework}",
+        hardware=hardware.name,
+        framework=framework,
+        source=f"{source.provenance}; fitted to {count} points per family, collectives to every second one",
+        made_with=f"kvroof {kvroof.__version__}",
+        notes=tuple(notes),
+        host=HOST,
+        kernels=dict(sorted(kernels.items())),
+        wires={wire.collective: _wire_table(wire) for wire in wires},
+    )
+
+
+def _fit_all(
+    source: Source, hardware: Hardware, framework: str, count: int
+) -> tuple[list[Fitted], list[str]]:
+    """Return the families worth keeping, and why others were left out."""
+    kept, notes = [], []
+    for points in source.points(hardware, framework):
+        one = fit_family(thinned(points, MOST), hardware.llc_bytes, count)
+        if one.eager:
+            notes.append(
+                f"{one.family} ({one.implementation}) was measured with the host launching each kernel, which "
+                f"hides it: left out"
+            )
+        elif one.family.startswith("moe") and one.kernel.hbm < SLOW:
+            notes.append(
+                f"{one.family} ({one.implementation}) reaches {one.kernel.hbm:.0%} of the bandwidth, a fallback "
+                f"that is not served with: left out"
+            )
+        else:
+            kept.append(one)
+    return kept, notes
+
+
+def _table(one: Fitted, borrowed: str | None = None) -> KernelTable:
+    k = one.kernel
+    judged = one.held_out > 0
+    return KernelTable(
+        t0_s=k.t0_s,
+        hbm=k.hbm,
+        compute=k.compute,
+        sharpness=k.sharpness,
+        item_s=k.item_s,
+        depth_s=k.depth_s,
+        depth_power=k.depth_power,
+        score_s=k.score_s,
+        llc_bytes=k.llc_bytes,
+        llc_gain=k.llc_gain,
+        sigma=one.sigma if judged else 0.5,
+        held_out_mape=one.mape if judged else None,
+        held_out_median=one.median if judged else None,
+        bias=one.bias if judged else None,
+        points=one.points,
+        held_out=one.held_out,
+        kernel=one.implementation,
+        version=one.version,
+        at_prior=one.at_prior,
+        borrowed=borrowed,
+    )
+
+
+def _wire_table(one: FittedWire) -> WireTable:
+    return WireTable(
+        ring_s=one.wire.ring_s,
+        per_rank=one.wire.per_rank,
+        net=one.wire.net,
+        crowding=one.wire.crowding,
+        start_s=one.wire.start_s,
+        sigma=one.sigma,
+        held_out_mape=one.mape,
+        points=one.points,
+        held_out=one.held_out,
+        version=one.version,
+    )
