@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+import numpy as np
 
 import kvroof
 from kvroof.calibration.fit import POINTS, Fitted, fit_family
@@ -91,19 +93,64 @@ def _fit_all(
     kept, notes = [], []
     for points in source.points(hardware, framework):
         one = fit_family(thinned(points, MOST), hardware.llc_bytes, count)
+        who = f"{one.family} ({one.implementation}) left out: "
         if one.eager:
-            notes.append(
-                f"{one.family} ({one.implementation}) was measured with the host launching each kernel, which "
-                f"hides it: left out"
-            )
+            notes.append(who + "measured with the host launching every kernel, which hides the kernel's time")
         elif one.family.startswith("moe") and one.kernel.hbm < SLOW:
             notes.append(
-                f"{one.family} ({one.implementation}) reaches {one.kernel.hbm:.0%} of the bandwidth, a fallback "
-                f"that is not served with: left out"
+                who + f"a fallback that reaches {one.kernel.hbm:.0%} of the bandwidth, not for serving"
             )
         else:
             kept.append(one)
     return kept, notes
+
+
+def pooled(profiles: Sequence[Calibration], name: str, hardware: str = "") -> Calibration:
+    """Return the profile of a typical machine: the median of each parameter over measured profiles.
+
+    What belongs to one chip or was borrowed stays out: cache terms and collectives. Its errors have to be
+    judged on machines that are not among `profiles`; until then they are the fits' own medians.
+
+    Raises:
+        BadInput: No profiles.
+    """
+    own: dict[str, list[KernelTable]] = {}
+    for profile in profiles:
+        for family, table in profile.kernels.items():
+            if table.held_out and table.borrowed is None:
+                own.setdefault(family, []).append(table)
+    if not own:
+        raise BadInput("there are no profiles to pool", where=name)
+    kernels = {family: _median(tables) for family, tables in sorted(own.items())}
+    return Calibration(
+        name=name,
+        hardware=hardware,
+        framework="any",
+        source=f"medians of {len(profiles)} profiles fitted to aiconfigurator-core (Apache-2.0, NVIDIA)",
+        made_with=f"kvroof {kvroof.__version__}",
+        notes=("a typical machine of the shipped profiles, not a measured one",),
+        host=HOST,
+        kernels=kernels | {"elementwise": ELEMENTWISE},
+    )
+
+
+def _median(tables: Sequence[KernelTable]) -> KernelTable:
+    names = ("t0_s", "hbm", "compute", "sharpness", "item_s", "depth_s", "score_s")
+    mid = {name: float(np.median([getattr(table, name) for table in tables])) for name in names}
+    errors = [table.held_out_mape or 0.0 for table in tables]
+    return KernelTable(
+        t0_s=mid["t0_s"],
+        hbm=mid["hbm"],
+        compute=mid["compute"],
+        sharpness=mid["sharpness"],
+        item_s=mid["item_s"],
+        depth_s=mid["depth_s"],
+        depth_power=tables[0].depth_power,
+        score_s=mid["score_s"],
+        sigma=float(np.median([table.sigma for table in tables])),
+        held_out_mape=float(np.median(errors)),
+        stated=f"medians of {len(tables)} fits",
+    )
 
 
 def _table(one: Fitted, borrowed: str | None = None) -> KernelTable:

@@ -14,13 +14,16 @@ from kvroof.ground.record import record, static
 from kvroof.roofline.efficiency import Kernel
 
 POINTS = 32
-"""Points per family: more hardly help (see `../shared/facts/MEASURED.md`: 32 give 9 %, 2,000 give 8 %)."""
+"""Points per family: more hardly help, since what is left is the form's error, not chance."""
 SMALL_SHARE = 0.25
 """Share of the points taken among short kernels, which alone tell what a launch costs."""
 NOISE = 0.08
 """Log residual that is taken for chance; beyond it a point pulls with constant force."""
 LEARNT = 0.9
 """A parameter whose posterior is wider than this share of its prior has not been learnt."""
+PARAMETERS = (
+    "t0_s", "hbm", "compute", "sharpness", "item_s", "depth_s", "score_s", "llc_bytes", "llc_gain",
+)  # fmt: skip
 LIMITS = {"hbm": (0.02, 1.0), "compute": (0.005, 1.0), "sharpness": (1.0, 8.0), "llc_gain": (1.0, 20.0)}
 EAGER_S = 40e-6
 """A floor above this, and above four times the prior's, is the host launching one kernel after another."""
@@ -79,7 +82,9 @@ def fit_kernel(points: Points, prior: Prior) -> tuple[Kernel, tuple[str, ...]]:
     learnt = tuple(n for n in free if spreads[n] < LEARNT * prior.loose[n])
     if learnt != free:
         kernel, _ = _solve(points, prior, learnt)
-    return kernel, tuple(name for name in free if name not in learnt)
+    plain = Kernel()
+    held = (n for n in PARAMETERS if n not in learnt and getattr(kernel, n) != getattr(plain, n))
+    return kernel, tuple(held)
 
 
 def fit_family(points: Points, llc_bytes: float | None, count: int = POINTS) -> Fitted:
@@ -98,7 +103,7 @@ def fit_family(points: Points, llc_bytes: float | None, count: int = POINTS) -> 
     return replace(
         error,
         points=len(chosen),
-        at_prior=(*at_prior, "t0_s") if eager else at_prior,
+        at_prior=at_prior,
         eager=eager,
         implementation=points.kernel,
         version=points.version,

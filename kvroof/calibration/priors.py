@@ -49,7 +49,6 @@ _DECODE = Prior(
 _PREFILL = Prior(
     mean=Kernel(
         t0_s=12e-6, hbm=0.67, compute=0.7, sharpness=1.3, item_s=22e-9, depth_s=9.5e-6, score_s=0.17e-12,
-        llc_gain=1.5,
     ),
     loose={
         "t0_s": 0.35, "hbm": 0.4, "compute": 0.25, "sharpness": 0.2, "item_s": 0.6, "depth_s": 0.5,
@@ -62,7 +61,7 @@ _MLA_DECODE = Prior(
 )
 _MLA_PREFILL = Prior(mean=replace(_PREFILL.mean, t0_s=18e-6), loose=_PREFILL.loose)
 _MOE = Prior(
-    mean=Kernel(t0_s=30e-6, hbm=0.8, compute=0.4, sharpness=2.0, item_s=0.1e-6, llc_gain=1.5),
+    mean=Kernel(t0_s=30e-6, hbm=0.8, compute=0.4, sharpness=2.0, item_s=0.1e-6),
     loose={"t0_s": 0.4, "hbm": 0.25, "compute": 0.5, "sharpness": 0.4, "item_s": 0.8},
 )
 _PRIORS = {
@@ -84,5 +83,7 @@ def prior_of(family: str, llc_bytes: float | None) -> Prior:
     found = next(
         (_PRIORS[name] for name in (family, family.rpartition(".")[0], head) if name in _PRIORS), _GEMM
     )
+    if "llc_bytes" not in found.loose:
+        return found
     usable = LLC_SHARE * (llc_bytes or LLC_UNKNOWN)
     return replace(found, mean=replace(found.mean, llc_bytes=usable))

@@ -172,11 +172,11 @@ def to_toml(profile: Calibration) -> str:
     for group in ("kernels", "wires"):
         tables |= {f"{group}.{json.dumps(name)}": table for name, table in data.pop(group, {}).items()}
     lines = [
-        f"# {profile.hardware} under {profile.framework}: what its kernels reach of the peaks, as fitted.",
+        f"# {profile.hardware or 'Any machine'} under {profile.framework}: what kernels reach of the peaks.",
         "#",
-        "# Seconds, bytes, and shares of the peak of the hardware profile. t0_s is paid per launch; the rest is",
-        "# the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares of the",
-        "# measured time over points that were not fitted and took longer than 20 us; sigma is of log residuals.",
+        "# Seconds, bytes, and shares of the hardware profile's peaks. t0_s is paid per launch; the rest is",
+        "# the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares of",
+        "# the measured time, over points not fitted that took longer than 20 us; sigma is of log residuals.",
         "",
         *_lines(data),
     ]

@@ -11,6 +11,7 @@ from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
+from kvroof.spec.offload import offload
 
 
 @click.command("estimate")
@@ -29,6 +30,10 @@ from kvroof.serving.latency import estimate
 @options.block_size
 @options.kv_dtype
 @options.weights_dtype
+@options.offloading
+@click.option(
+    "--host-bandwidth", type=options.Rate(), help="Host memory's; the host runs what it holds."
+)
 @options.parallel
 @options.calibration
 @options.ignore_key
@@ -50,6 +55,10 @@ def command(
     block_size: int,
     kv_dtype: str,
     weights_dtype: str,
+    offload_layers: int,
+    offload_experts: bool,
+    offload_kv: bool,
+    host_bandwidth: float | None,
     tp: int,
     ignore_keys: tuple[str, ...],
     explain: bool,
@@ -61,8 +70,9 @@ def command(
     kvroof estimate llama-3.1-8b h100-sxm
     kvroof estimate deepseek-v3 h200-sxm --tp 8 --isl 4000 --osl 1000 --batch 64 --explain
     """
+    arch = load_model(model, ignore_keys=ignore_keys)
     plan = Plan.of(
-        load_model(model, ignore_keys=ignore_keys),
+        offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv),
         hw,
         tp=tp,
         kv_dtype=kv_dtype,
@@ -71,6 +81,7 @@ def command(
         block_size=block_size,
         allocator=allocator,
         io_aware=not materialised,
+        host_bytes_per_s=host_bandwidth,
     )
     answer = estimate(
         plan,

@@ -15,6 +15,7 @@ from kvroof.ground.errors import BadInput
 from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import fit
 from kvroof.memory.terms import budget_terms
+from kvroof.spec.offload import offload
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
@@ -47,6 +48,7 @@ from kvroof.spec.precision import parse_kv_format
 @engine_options
 @options.kv_dtype
 @options.weights_dtype
+@options.offloading
 @options.served_parallel
 @options.calibration
 @options.ignore_key
@@ -72,6 +74,9 @@ def command(
     typical_tokens: int | None,
     kv_dtype: str,
     weights_dtype: str,
+    offload_layers: int,
+    offload_experts: bool,
+    offload_kv: bool,
     tp: int,
     ignore_keys: tuple[str, ...],
     explain: bool,
@@ -94,6 +99,7 @@ def command(
             way_out="give --admission optimistic --typical-tokens 2000, or neither",
         )
     arch = load_model(model, ignore_keys=ignore_keys)
+    arch = offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv)
     allocator = chosen_allocator(arch)
     kv_format, state_format = chosen_formats(arch, allocator, kv_dtype)
     layout = Layout(tp=tp)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from kvroof.ground.errors import BadInput, Unsupported
-from kvroof.ground.units import parse_size
+from kvroof.ground.units import parse_rate, parse_size
 from kvroof.spec.parallel import refuse_unmodelled
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,6 +22,20 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return whole bytes."""
         return value if isinstance(value, int) else parse_size(value, param.opts[0] if param else None)
+
+
+class Rate(click.ParamType[float]):
+    """A rate such as 80GB/s or 400Gb/s."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return bytes per second."""
+        where = param.opts[0] if param else None
+        rate = value if isinstance(value, float) else parse_rate(value, where)
+        if rate <= 0:
+            raise BadInput(f"{value!r} is not a positive rate", where=where)
+        return rate
 
 
 class Lengths(click.ParamType[tuple[int, ...]]):
@@ -131,3 +145,10 @@ def _unmodelled(*axes: str) -> tuple[Callable[[F], F], ...]:
 parallel = _together(_tp, *_unmodelled("pp", "dp", "ep", "dcp"))
 served_parallel = _together(_tp, *_unmodelled("pp", "dp", "ep"))
 """The same where an engine's options add decode context parallelism."""
+offloading = _together(
+    click.option(
+        "--offload-layers", default=0, show_default=True, help="First layers kept on the host."
+    ),
+    click.option("--offload-experts", is_flag=True, help="All routed experts live on the host."),
+    click.option("--offload-kv", is_flag=True, help="The KV cache lives on the host."),
+)

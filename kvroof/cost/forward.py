@@ -96,7 +96,7 @@ def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
         ops.append(_all_reduce("embedding_all_reduce", 1, model, step, run))
     for group in model.layers:
         own = run.storing(group.layer.formats or model.formats)
-        ops += _layer(model, group.layer, group.count, step, own)
+        ops += (_placed(op, group.layer) for op in _layer(model, group.layer, group.count, step, own))
     run = run.storing(model.formats)
     ops += _vectors("final_norm", model.final, 1, run)
     ops.append(_matmul(model.lm_head, 1, step.sampled, run))
@@ -113,6 +113,17 @@ def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
             )
         )
     return tuple(ops)
+
+
+def _placed(op: Op, layer: Layer) -> Op:
+    """Return `op` where its weights or its cache live."""
+    parts = layer.on_host
+    away = (
+        ("layer" in parts and op.kind != "collective")
+        or ("experts" in parts and op.kind == "moe")
+        or ("kv" in parts and op.kind in ("attention", "scan"))
+    )
+    return replace(op, place="host") if away else op
 
 
 def _layer(model: Architecture, layer: Layer, count: int, step: Step, run: Run) -> Iterator[Op]:

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from kvroof.ground.record import record, static
 
 Kind: TypeAlias = Literal["gemm", "attention", "moe", "scan", "lookup", "vector", "collective"]
+Place: TypeAlias = Literal["device", "host"]
 Collective: TypeAlias = Literal["all_reduce", "all_gather"]
 
 
@@ -16,7 +17,8 @@ class Op:
 
     FLOPs count a multiply-add as two. HBM traffic is kept apart by what is read: weights once per
     step, cached keys and values per sequence, activations in and out. `compute` lists the arithmetic
-    to run in, first choice first. A collective moves a message of `message_bytes` among the ranks.
+    to run in, first choice first. `place` is where its weights or its cache live. A collective moves a
+    message of `message_bytes` among the ranks.
     """
 
     name: str = static()
@@ -31,6 +33,7 @@ class Op:
     ranks: int = static(default=1)
     compute: tuple[str, ...] = static(default=("bf16", "fp16", "fp32"))
     launches: float = 1
+    place: Place = static(default="device")
 
     @property
     def hbm_bytes(self) -> float:

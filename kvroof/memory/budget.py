@@ -13,6 +13,7 @@ from kvroof.memory.demand import Demand, equal_lengths
 from kvroof.memory.kv import MAX_SEQS, MAX_TOKENS, cache_bytes, engine_formats
 from kvroof.memory.terms import Term
 from kvroof.spec.architecture import Architecture
+from kvroof.spec.offload import cached_on_device, cached_on_host, host_weight_bytes
 from kvroof.spec.parallel import Layout
 from kvroof.spec.params import weight_bytes
 from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
@@ -70,7 +71,12 @@ class Budget:
         """The weights on the fullest rank: as given, else counted."""
         if self.weights_bytes is not None:
             return self.weights_bytes
-        return weight_bytes(self.model, self.formats, self.layout.tp)
+        return weight_bytes(self.model, self.formats, self.layout.tp) - self.host_weights_bytes
+
+    @property
+    def host_weights_bytes(self) -> int:
+        """The weights of one rank that live in host memory."""
+        return host_weight_bytes(self.model, self.formats, self.layout.tp)
 
     @property
     def available_bytes(self) -> int:
@@ -80,10 +86,15 @@ class Budget:
     def kv_bytes(self, demand: Demand) -> int:
         """Return what is allocated for `demand` on the fullest rank, the encoder's tokens beside it."""
         demand = replace(demand, encoder_tokens=self.encoder_tokens)
-        size = self._cache_bytes(self.model, demand, self.kv_format)
+        size = self._cache_bytes(cached_on_device(self.model), demand, self.kv_format)
         if self.draft is None:
             return size
         return size + self._cache_bytes(self.draft.model, demand, self.draft.kv_format)
+
+    def host_kv_bytes(self, demand: Demand) -> int:
+        """Return the cache of one rank that lives in host memory."""
+        away = cached_on_host(self.model)
+        return self._cache_bytes(away, demand, self.kv_format) if away.layers else 0
 
     def _cache_bytes(self, model: Architecture, demand: Demand, kv_format: KVFormat) -> int:
         kv, state = engine_formats(model, self.allocator, kv_format, self.state_format)

@@ -44,6 +44,7 @@ class Ledger:
     reserve_bytes: int
     total_bytes: int
     headroom_bytes: int
+    host_bytes: int = 0
     tokens: int
     seqs: int
     max_seqs: int
@@ -152,6 +153,7 @@ def fit(
         reserve_bytes=budget.reserved_bytes,
         total_bytes=total,
         headroom_bytes=budget.budget_bytes - total,
+        host_bytes=budget.host_weights_bytes + budget.host_kv_bytes(demand),
         tokens=tokens,
         seqs=seqs,
         max_seqs=most,
@@ -181,6 +183,8 @@ def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
         )
     if budget.draft is not None:
         said.append(f"the draft model {budget.draft.model.name} caches the same tokens")
+    if budget.host_weights_bytes or budget.host_kv_bytes(demand):
+        said.append("what is offloaded must fit into host memory, which is not checked")
     if budget.layout.tp > 1:
         said.append("the ledger is one device's, of the fullest rank")
     return tuple(said)

@@ -12,7 +12,7 @@ from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, parse_allocator
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
-from kvroof.roofline.roofline import Timed, arithmetic, price_all
+from kvroof.roofline.roofline import Host, Timed, arithmetic, price_all
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import Execution
 from kvroof.spec.hardware import Hardware
@@ -36,6 +36,7 @@ class Plan:
     compute_dtype: str | None = static(default=None)
     io_aware: bool = static(default=True)
     efficiency: Efficiency = IDENTITY
+    host: Host = Host()
 
     @classmethod
     def of(
@@ -51,6 +52,7 @@ class Plan:
         allocator: str = "paged",
         io_aware: bool = True,
         efficiency: Efficiency = IDENTITY,
+        host_bytes_per_s: float | None = None,
     ) -> Plan:
         """Return a plan from names or records, checked.
 
@@ -65,6 +67,7 @@ class Plan:
             allocator: What is set aside for the sequences.
             io_aware: Whether attention keeps its scores on chip.
             efficiency: A calibration; the identity gives bounds.
+            host_bytes_per_s: Bandwidth of host memory, where the host runs what is offloaded to it.
 
         Raises:
             BadInput: An impossible layout, dtype or name.
@@ -85,6 +88,7 @@ class Plan:
             else parse_dtype(compute_dtype, "--compute-dtype").name,
             io_aware=io_aware,
             efficiency=efficiency,
+            host=Host(bytes_per_s=host_bytes_per_s),
         )
 
     @property
@@ -111,7 +115,9 @@ class Plan:
             BadInput: A compute dtype that the machine lacks.
             Unsupported: A peak or a link that is not known.
         """
-        return price_all(forward(self.model, step, self.run(latent)), self.hardware, self.efficiency)
+        return price_all(
+            forward(self.model, step, self.run(latent)), self.hardware, self.efficiency, self.host
+        )
 
 
 def arithmetic_used(timed: Sequence[Timed], hardware: Hardware) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from kvroof.roofline.collectives import link_for, sent_bytes
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.spec.hardware import Hardware
 
-Bound: TypeAlias = Literal["compute", "hbm", "network", "overhead"]
+Bound: TypeAlias = Literal["compute", "hbm", "network", "overhead", "host"]
 
 
 @record
@@ -26,6 +26,7 @@ class Timed:
     `compute_s`, `hbm_s` and `network_s` are what each resource alone would take; they overlap inside
     an operation, so `seconds` is the largest of them and the launch overhead. Averaged over steps, the
     mean of a maximum exceeds the maximum of the means by `excess_s`, where the bound changes between.
+    `host_s` is the time of what lives in host memory.
     """
 
     op: Op
@@ -35,11 +36,12 @@ class Timed:
     network_s: float
     overhead_s: float
     excess_s: float = 0.0
+    host_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Time of the operation."""
-        busiest = maximum(maximum(self.compute_s, self.hbm_s), self.network_s)
+        busiest = maximum(maximum(self.compute_s, self.hbm_s), maximum(self.network_s, self.host_s))
         return busiest + self.excess_s + self.overhead_s
 
 
@@ -63,13 +65,25 @@ def arithmetic(op: Op, hardware: Hardware) -> str:
     )
 
 
-def price(op: Op, hardware: Hardware, efficiency: Efficiency = IDENTITY) -> Timed:
+@record
+class Host:
+    """Host memory that holds what does not fit: read by the host's own processor, which runs it there.
+
+    With `bytes_per_s` None the device runs it and streams it over its host link in every step.
+    """
+
+    bytes_per_s: float | None = None
+
+
+def price(op: Op, hardware: Hardware, efficiency: Efficiency = IDENTITY, host: Host = Host()) -> Timed:  # noqa: B008
     """Return `op` with the seconds each resource of `hardware` takes for it.
 
     Raises:
         BadInput: An explicit compute dtype that the chip lacks.
         Unsupported: No peak or no link is known for the operation.
     """
+    if op.place == "host":
+        return _price_on_host(op, hardware, host)
     peak = hardware.peak_flops_per_s[arithmetic(op, hardware)] * efficiency.compute
     sent = op.count * sent_bytes(op)
     wire = link_for(hardware, op.ranks).bytes_per_s * efficiency.net if op.collective else 1.0
@@ -83,9 +97,35 @@ def price(op: Op, hardware: Hardware, efficiency: Efficiency = IDENTITY) -> Time
     )
 
 
-def price_all(ops: Sequence[Op], hardware: Hardware, efficiency: Efficiency = IDENTITY) -> tuple[Timed, ...]:
+def _price_on_host(op: Op, hardware: Hardware, host: Host) -> Timed:
+    """Return an operation whose weights or cache live in host memory, bound by how fast they are read there.
+
+    The host's arithmetic is not bounded: no peak of it is known.
+    """
+    moved = op.count * (op.weight_bytes + op.kv_bytes)
+    if host.bytes_per_s is not None:
+        rate = host.bytes_per_s
+    elif hardware.host is not None and not hardware.unified_memory:
+        rate = hardware.host.bytes_per_s
+    else:
+        raise Unsupported(
+            f"no link from {hardware.name} to host memory is known",
+            where="--host-bandwidth",
+            way_out="give the host memory's own, e.g. --host-bandwidth 80GB/s",
+        )
+    return Timed(
+        op=op, net_bytes=0.0, compute_s=0.0, hbm_s=0.0, network_s=0.0, overhead_s=0.0, host_s=moved / rate
+    )
+
+
+def price_all(
+    ops: Sequence[Op],
+    hardware: Hardware,
+    efficiency: Efficiency = IDENTITY,
+    host: Host = Host(),  # noqa: B008
+) -> tuple[Timed, ...]:
     """Return every operation priced."""
-    return tuple(price(op, hardware, efficiency) for op in ops)
+    return tuple(price(op, hardware, efficiency, host) for op in ops)
 
 
 def serial_s(timed: Sequence[Timed]) -> float:
@@ -100,16 +140,22 @@ def overlapped_s(timed: Sequence[Timed], hardware: Hardware) -> float:
     cache have to cross HBM.
     """
     compute = sum(t.compute_s for t in timed)
-    compulsory = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in timed)
-    network = sum(t.network_s for t in timed)
-    return maximum(maximum(compute, compulsory / hardware.hbm_bytes_per_s), network)
+    here = [t for t in timed if t.op.place == "device"]
+    compulsory = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in here)
+    network, away = sum(t.network_s for t in timed), sum(t.host_s for t in timed)
+    return maximum(maximum(compute, compulsory / hardware.hbm_bytes_per_s), maximum(network, away))
 
 
 def bound_of(timed: Sequence[Timed]) -> Bound:
     """Return the resource that most of the serial time is spent waiting for."""
-    shares: dict[Bound, float] = {"compute": 0.0, "hbm": 0.0, "network": 0.0, "overhead": 0.0}
+    shares: dict[Bound, float] = {"compute": 0.0, "hbm": 0.0, "network": 0.0, "overhead": 0.0, "host": 0.0}
     for t in timed:
-        parts: dict[Bound, float] = {"compute": t.compute_s, "hbm": t.hbm_s, "network": t.network_s}
+        parts: dict[Bound, float] = {
+            "compute": t.compute_s,
+            "hbm": t.hbm_s,
+            "network": t.network_s,
+            "host": t.host_s,
+        }
         busiest = max(parts, key=lambda name: parts[name])
         shares[busiest] += parts[busiest] + t.excess_s
         shares["overhead"] += t.overhead_s

@@ -11,6 +11,7 @@ from typing import Any
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
+from kvroof.ground.units import format_decimal
 from kvroof.memory.ledger import Ledger, fit
 from kvroof.roofline.plan import Plan, arithmetic_used
 from kvroof.roofline.roofline import Bound, Timed, bound_of, overlapped_s, serial_s
@@ -232,8 +233,8 @@ def _mean(timed: Sequence[Timed]) -> tuple[Timed, ...]:
 
     averaged = []
     for t in timed:
-        parts = (t.compute_s, t.hbm_s, t.network_s, t.overhead_s, t.seconds)
-        compute, hbm, network, overhead, seconds = (float(np.mean(part)) for part in parts)
+        parts = (t.compute_s, t.hbm_s, t.network_s, t.host_s, t.overhead_s, t.seconds)
+        compute, hbm, network, host, overhead, seconds = (float(np.mean(part)) for part in parts)
         averaged.append(
             Timed(
                 op=_mean_op(t.op),
@@ -242,7 +243,8 @@ def _mean(timed: Sequence[Timed]) -> tuple[Timed, ...]:
                 hbm_s=hbm,
                 network_s=network,
                 overhead_s=overhead,
-                excess_s=seconds - overhead - max(compute, hbm, network),
+                excess_s=seconds - overhead - max(compute, hbm, network, host),
+                host_s=host,
             )
         )
     return tuple(averaged)
@@ -268,7 +270,8 @@ def _compute_share(plan: Plan, timed: Sequence[Timed]) -> float:
 
 def _memory_share(plan: Plan, timed: Sequence[Timed]) -> float:
     """Return MBU: the bytes of weights and cache read, over what HBM moves in the time taken."""
-    moved = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in timed)
+    here = [t for t in timed if t.op.place == "device"]
+    moved = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in here)
     return moved / plan.hardware.hbm_bytes_per_s / serial_s(timed)
 
 
@@ -291,6 +294,15 @@ def _assumptions(
         said.append("experts are chosen independently and evenly; the expected distinct ones are read")
     if layout != Layout():
         said.append(f"{layout.tp} ranks, ring collectives that do not overlap with compute")
+    if any(t.op.place == "host" for t in later):
+        said.append(_host_sentence(plan))
     if cached:
         said.append(f"{cached} prompt tokens are taken from the prefix cache, not computed")
     return (*said, *memory.assumptions)
+
+
+def _host_sentence(plan: Plan) -> str:
+    if plan.host.bytes_per_s is not None:
+        rate = format_decimal(plan.host.bytes_per_s, "B/s")
+        return f"what is offloaded runs on the host, as fast as its memory is read: {rate}"
+    return "what is offloaded is streamed to the device over its host link in every step"

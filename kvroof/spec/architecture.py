@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from kvroof.ground.record import record, static
 from kvroof.spec.attention import Attention
@@ -14,12 +14,17 @@ Mixer: TypeAlias = Attention | Recurrent
 """What moves information between tokens."""
 
 
+HostPart: TypeAlias = Literal["layer", "experts", "kv"]
+"""What of a layer may live in host memory: all of it, its routed experts, or its cache."""
+
+
 @record
 class Layer:
     """One block of the residual stream: its mixers, its feed-forward parts, and its norms.
 
     `parallel` says that attention and MLP read the same input and are summed once (Falcon, GPT-NeoX),
-    which saves one all-reduce. `formats` is set where a checkpoint stores this layer unlike the rest.
+    which saves one all-reduce. `formats` is set where a checkpoint stores this layer unlike the rest,
+    `on_host` where parts of it live in host memory.
     """
 
     mixers: tuple[Mixer, ...]
@@ -27,6 +32,7 @@ class Layer:
     norms: tuple[Weight, ...] = ()
     parallel: bool = static(default=False)
     formats: WeightFormats | None = None
+    on_host: tuple[HostPart, ...] = static(default=())
 
     @property
     def weights(self) -> tuple[Weight, ...]:

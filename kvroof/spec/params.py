@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.numeric import ceil_div
-from kvroof.spec.architecture import Architecture
+from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.ffn import MoE
 from kvroof.spec.weights import Weight, WeightFormats, stored_as
 
@@ -70,6 +70,18 @@ def weight_bytes(model: Architecture, formats: WeightFormats | None = None, tp: 
     if formats is None and model.checkpoint_bytes is not None:
         return model.checkpoint_bytes if tp == 1 else _scaled(model, model.checkpoint_bytes, tp)
     return _counted(model, formats, tp)
+
+
+def layer_bytes(
+    model: Architecture, layer: Layer, formats: WeightFormats | None, tp: int, *, experts_only: bool
+) -> int:
+    """Return the weight bytes of one layer on one of `tp` ranks, or of its routed experts alone."""
+    chosen = formats or layer.formats or model.formats
+    return sum(
+        chosen.of(weight).stored_bytes(weight, tp)
+        for weight in layer.own_weights
+        if weight.role == "expert" or not experts_only
+    )
 
 
 def _counted(model: Architecture, formats: WeightFormats | None, tp: int) -> int:

@@ -152,6 +152,7 @@ def ledger_table(ledger: Ledger, machine: Hardware | None = None) -> RenderableT
             *((f"- {term.name}", size(term.term_bytes)) for term in ledger.terms),
             *(() if ledger.terms else (("- reserve", size(ledger.reserve_bytes)),)),
             ("= headroom", size(ledger.headroom_bytes)),
+            *((("in host memory", size(ledger.host_bytes)),) if ledger.host_bytes else ()),
         ],
     )
 

@@ -13,7 +13,13 @@ from kvroof.spec.hardware import Hardware
 from kvroof.view.memory import ledger_table
 from kvroof.view.tables import notes, table, verdict
 
-BOUNDS = {"compute": "compute", "hbm": "HBM bandwidth", "network": "the link", "overhead": "launch overhead"}
+BOUNDS = {
+    "compute": "compute",
+    "hbm": "HBM bandwidth",
+    "network": "the link",
+    "overhead": "launch overhead",
+    "host": "host memory",
+}
 
 
 def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterator[RenderableType]:
