@@ -99,6 +99,11 @@ class Calibration(_Strict, frozen=True, kw_only=True):
     kernels: dict[str, KernelTable]
     wires: dict[str, WireTable] = {}
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the profile as plain dicts, lists, strings and numbers, absent keys left out."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
 
 def calibration_folder() -> Path:
     """Return the folder of shipped profiles."""
@@ -167,7 +172,7 @@ def write_profile(profile: Calibration, path: Path) -> None:
 
 def to_toml(profile: Calibration) -> str:
     """Return a profile as TOML: plain tables of numbers, words and lists of words."""
-    data: dict[str, Any] = msgspec.to_builtins(profile)
+    data = profile.as_dict()
     tables = {"host": data.pop("host")}
     for group in ("kernels", "wires"):
         tables |= {f"{group}.{json.dumps(name)}": table for name, table in data.pop(group, {}).items()}
@@ -175,8 +180,8 @@ def to_toml(profile: Calibration) -> str:
         f"# {profile.hardware or 'Any machine'} under {profile.framework}: what kernels reach of the peaks.",
         "#",
         "# Seconds, bytes, and shares of the hardware profile's peaks. t0_s is paid per launch; the rest is",
-        "# the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares of",
-        "# the measured time, over points not fitted that took longer than 20 us; sigma is of log residuals.",
+        "# the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares",
+        "# of the measured time, over points not fitted that took longer than 20 us; sigma is of log residuals.",
         "",
         *_lines(data),
     ]

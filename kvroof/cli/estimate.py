@@ -31,9 +31,7 @@ from kvroof.spec.offload import offload
 @options.kv_dtype
 @options.weights_dtype
 @options.offloading
-@click.option(
-    "--host-bandwidth", type=options.Rate(), help="Host memory's; the host runs what it holds."
-)
+@click.option("--host-bandwidth", type=options.Rate(), help="Host memory's; the host runs what it holds.")
 @options.parallel
 @options.calibration
 @options.ignore_key

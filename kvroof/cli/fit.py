@@ -110,6 +110,7 @@ def command(
         allocator,
         seqs,
         tp,
+        tokens=tokens,
         tokens_per_step=chosen("max_num_batched_tokens"),
         reserved=not options.left_out("reserve"),
         activations=activations,

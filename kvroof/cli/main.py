@@ -17,6 +17,7 @@ VERBS = {
     "fit": "kvroof.cli.fit",
     "estimate": "kvroof.cli.estimate",
     "compare": "kvroof.cli.compare",
+    "calibrate": "kvroof.cli.calibrate",
     "doctor": "kvroof.cli.doctor",
 }
 

@@ -146,9 +146,7 @@ parallel = _together(_tp, *_unmodelled("pp", "dp", "ep", "dcp"))
 served_parallel = _together(_tp, *_unmodelled("pp", "dp", "ep"))
 """The same where an engine's options add decode context parallelism."""
 offloading = _together(
-    click.option(
-        "--offload-layers", default=0, show_default=True, help="First layers kept on the host."
-    ),
+    click.option("--offload-layers", default=0, show_default=True, help="First layers kept on the host."),
     click.option("--offload-experts", is_flag=True, help="All routed experts live on the host."),
     click.option("--offload-kv", is_flag=True, help="The KV cache lives on the host."),
 )

@@ -122,6 +122,16 @@ def encoder_cache(model: Architecture, tokens: int) -> Term | None:
     return Term(name="encoder cache", term_bytes=size, arithmetic=words, loaded=True)
 
 
+def block_tables(tokens: int, seqs: int, block_size: int) -> Term:
+    """Return the block tables of a paged engine: a 4-byte block number per block and sequence.
+
+    Source: vLLM's `BlockTable`, int32 of `[max_num_seqs, max blocks per request]`.
+    """
+    rows, blocks = max(seqs, PROFILED_SEQS), ceil_div(tokens, block_size)
+    words = f"{rows} sequences x {blocks} blocks x 4 B = {rows * blocks * 4:,} B"
+    return Term(name="block tables", term_bytes=rows * blocks * 4, arithmetic=words, loaded=True)
+
+
 def given(name: str, size: int, loaded: bool = False) -> Term:
     """Return a term of a size that is known."""
     return Term(name=name, term_bytes=size, arithmetic=f"given: {size:,} B", loaded=loaded)
@@ -133,6 +143,7 @@ def budget_terms(
     seqs: int,
     tp: int = 1,
     *,
+    tokens: int | None = None,
     tokens_per_step: int | None = None,
     reserved: bool = False,
     activations: int | None = None,
@@ -151,6 +162,7 @@ def budget_terms(
         allocator: Whose terms they are.
         seqs: Sequences at once.
         tp: Tensor-parallel ranks; the fullest rank's terms are returned.
+        tokens: The longest sequence, which block tables have to hold.
         tokens_per_step: Tokens of one step, where there is no engine that says so.
         reserved: A reserve was given, and stands for activations, runtime and graphs.
         activations: The activation peak, where it is known.
@@ -174,6 +186,8 @@ def budget_terms(
         found.append(given("CUDA graphs", graphs))
     if engine is not None and step is not None:
         found.append(encoder_cache(model, step))
+    if engine is not None and engine.name != "llama.cpp" and tokens is not None:
+        found.append(block_tables(tokens, seqs, allocator.block_size))
     if lora is not None:
         found.append(adapters(model, *lora, tp))
     if draft is not None:
