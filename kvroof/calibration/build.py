@@ -31,6 +31,11 @@ ELEMENTWISE = KernelTable(
 )
 SLOW = 0.25
 """Share of the bandwidth below which experts are a fallback that nobody would serve with."""
+UNLIKE = 0.35
+"""Held-out error beyond which a family is left to its relatives."""
+LENDERS = ("tensorrt-llm", "sglang", "vllm")
+"""Whose kernels stand in where a framework has none on a machine; TensorRT-LLM's latent attention is expanded
+in prefill, as vLLM's is, and SGLang's on Hopper is not."""
 
 
 class WithMessages(Protocol):
@@ -79,7 +84,7 @@ def build(
         framework=framework,
         source=f"{source.provenance}; fitted to {count} points per family, collectives to every second one",
         made_with=f"kvroof {kvroof.__version__}",
-        notes=tuple(notes),
+        notes=(*source.scope, *notes),
         host=HOST,
         kernels=dict(sorted(kernels.items())),
         wires={wire.collective: _wire_table(wire) for wire in wires},
@@ -100,6 +105,8 @@ def _fit_all(
             notes.append(
                 who + f"a fallback that reaches {one.kernel.hbm:.0%} of the bandwidth, not for serving"
             )
+        elif one.held_out and one.mape > UNLIKE:
+            notes.append(who + f"no few parameters describe it ({one.mape:.0%} off)")
         else:
             kept.append(one)
     return kept, notes

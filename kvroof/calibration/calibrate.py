@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import median
 
-from kvroof.calibration.aiconfigurator import FRAMEWORKS, PACKAGE, installed
-from kvroof.calibration.build import build
+from kvroof.calibration.aiconfigurator import PACKAGE, installed
+from kvroof.calibration.build import LENDERS, build
 from kvroof.calibration.fit import POINTS
 from kvroof.calibration.profile import Calibration, write_profile
 from kvroof.calibration.sources import OwnPoints
@@ -61,7 +61,7 @@ def calibrate(
     machine = load_hardware(hardware)
     if source == "aiconfigurator":
         tables = installed()
-        others = tuple(name for name in FRAMEWORKS if name != framework)
+        others = tuple(name for name in LENDERS if name != framework)
         profile = build(tables, machine, framework, count=count, collectives=tables, others=others)
         device = f"{machine.name} under {framework}, {PACKAGE} {tables.version}"
     elif source.endswith(".csv"):

@@ -181,7 +181,7 @@ def to_toml(profile: Calibration) -> str:
         "#",
         "# Seconds, bytes, and shares of the hardware profile's peaks. t0_s is paid per launch; the rest is",
         "# the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares",
-        "# of the measured time, over points not fitted that took longer than 20 us; sigma is of log residuals.",
+        "# of the measured time, over points not fitted that took over 20 us; sigma is of log residuals.",
         "",
         *_lines(data),
     ]

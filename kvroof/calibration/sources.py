@@ -37,6 +37,11 @@ class Source(Protocol):
         """Name, version and licence of the tables."""
         ...
 
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """What the points stand for, and what not, in sentences."""
+        ...
+
     def points(self, hardware: Hardware, framework: str) -> Iterator[Points]:
         """Yield the points of each kernel family on a machine under a framework."""
         ...
@@ -80,6 +85,11 @@ class OwnPoints:
         """The file."""
         return f"measured points in {self.path.name}"
 
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """Only what was measured."""
+        return ("no shapes but the ones measured are vouched for",)
+
     def points(self, hardware: Hardware, framework: str) -> Iterator[Points]:
         """Yield the file's points by family and dtype; the framework is the file's own."""
         table = read_csv(self.path, OWN_COLUMNS)
@@ -105,6 +115,11 @@ class VidurAttention:
     def provenance(self) -> str:
         """The file."""
         return f"Vidur attention profile {self.path.name}"
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """Only what was measured."""
+        return ("attention only; no shapes but the ones measured are vouched for",)
 
     def points(self, hardware: Hardware, framework: str) -> Iterator[Points]:
         """Yield decode points and prefill points (those without a cached prefix)."""

@@ -60,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any]:
                 f"{format_bytes(size)} is more than a config holds ({format_bytes(MAX_BYTES)})", where=where
             )
         # Real configs hold Infinity (Mamba's time_step_limit); a number that decides cost must be whole.
-        data = json.loads(path.read_bytes().decode("utf-8-sig"))
+        data = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_once)
     except (OSError, ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else f"not readable as JSON ({error})"
         raise BadInput(reason, where=where, way_out="give a complete config.json") from None
@@ -68,6 +68,15 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BadInput(f"holds a {type(data).__name__}, not an object", where=where)
     _check_depth(data, where)
     return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's pairs as a mapping; a key that is there twice has no meaning."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for key, _ in pairs if sum(other == key for other, _ in pairs) > 1)
+        raise ValueError(f"{twice!r} is there twice")
+    return made
 
 
 def _check_depth(data: object, where: str) -> None:

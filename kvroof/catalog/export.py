@@ -35,11 +35,13 @@ def export_model(
         BadInput: The count does not agree; an entry that is not checked is not written.
     """
     name = catalog_name(hub_id)
-    imported = read_architecture(read_json(config), str(config), name, ignore)
+    beside = config.with_name("hf_quant_config.json")
+    side = read_json(beside) if beside.is_file() else None
+    imported = read_architecture(read_json(config), str(config), name, ignore, side)
     counted = params_total(imported.architecture)
     if counted != params:
         raise BadInput(f"counts {counted:,} parameters, {checked} says {params:,}", where=str(config))
-    return {
+    entry = {
         "name": name,
         "hub_id": hub_id,
         "source": source,
@@ -47,6 +49,7 @@ def export_model(
         "checked_against": checked,
         "config": imported.config,
     }
+    return entry if imported.side is None else entry | {"hf_quant_config": imported.side}
 
 
 def write_entry(entry: dict[str, Any], folder: Path | None = None) -> Path:

@@ -47,10 +47,11 @@ _NO_TOWER = "the file describes no vision or audio tower, so none is counted"
 
 
 class Imported(NamedTuple):
-    """An architecture, and the part of its config that decided it."""
+    """An architecture, and the parts of its config and of the side file that decided it."""
 
     architecture: Architecture
     config: dict[str, Any]
+    side: dict[str, Any] | None
 
 
 def read_architecture(
@@ -79,7 +80,8 @@ def read_architecture(
     text, model_type = parts.text, _family_name(parts)
     decoder = build(text, FAMILIES[model_type])
     dtype = stored_dtype(root, text)
-    quantization = read_quantization(root, text, Config(side, where) if side is not None else None)
+    beside = Config(side, where) if side is not None else None
+    quantization = read_quantization(root, text, beside)
     towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
     limit = limit or text.optional_integer("max_target_positions", maximum=2**40)
@@ -106,7 +108,7 @@ def read_architecture(
     )
     if quantization is not None:
         architecture = store(architecture, quantization)
-    return Imported(architecture, root.kept())
+    return Imported(architecture, root.kept(), beside.kept() if beside is not None else None)
 
 
 def _state_dtype(config: Config) -> str | None:

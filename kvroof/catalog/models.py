@@ -29,6 +29,7 @@ class CatalogEntry:
     params_total: int
     checked_against: str = static()
     config: dict[str, Any] = static()
+    hf_quant_config: dict[str, Any] | None = static(default=None)
 
 
 def model_names() -> list[str]:
@@ -52,14 +53,23 @@ def read_entry(name: str) -> CatalogEntry:
         path = folder / f"{candidate}.json"
         if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", candidate) and path.is_file():
             data = read_json(path)
-            return CatalogEntry(
-                **{field.name: data[field.name] for field in dataclasses.fields(CatalogEntry)}
-            )
+            entry = _entry(data)
+            if "/" not in name or _organisation(name) == _organisation(entry.hub_id):
+                return entry
     raise UnknownName(
         "no such model in the catalog, and no such file",
         where=name,
         way_out=closest(catalog_name(name), model_names()) or "see `kvroof list models`",
     )
+
+
+def _entry(data: dict[str, Any]) -> CatalogEntry:
+    names = [field.name for field in dataclasses.fields(CatalogEntry)]
+    return CatalogEntry(**{key: data[key] for key in names if key in data})
+
+
+def _organisation(hub_id: str) -> str:
+    return hub_id.partition("/")[0].lower()
 
 
 def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -> Architecture:
@@ -84,20 +94,19 @@ def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -
         is_folder, is_file = path.is_dir(), path.exists()
     except OSError as error:
         raise BadInput(error.strerror or "cannot be opened", where=text) from None
+    if is_folder and not (path / "config.json").is_file():
+        if text not in model_names():
+            raise BadInput("holds no config.json", where=text, way_out="name the folder of a checkpoint")
+        is_folder = is_file = False
     if is_folder:
         path = path / "config.json"
-        if not path.is_file():
-            raise BadInput("holds no config.json", where=text, way_out="name the folder of a checkpoint")
     elif not is_file:
         if text.endswith((".json", "/")):
             raise BadInput("no such file", where=text, way_out="see `kvroof list models` for names")
-        entry = read_entry(text)
-        return read_architecture(
-            entry.config, f"models/{entry.name}.json", entry.name, ignore_keys
-        ).architecture
+        return _from_entry(read_entry(text), ignore_keys)
     data = read_json(path)
     if "hub_id" in data and isinstance(data.get("config"), dict):
-        data = data["config"]
+        return _from_entry(_entry(data), ignore_keys)
     stem = path.parent.name if path.name == "config.json" else path.stem
     beside = path.with_name("hf_quant_config.json")
     side = read_json(beside) if path.name == "config.json" and beside.is_file() else None
@@ -105,3 +114,8 @@ def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -
     if not is_folder:
         return model
     return dataclasses.replace(model, checkpoint_bytes=checkpoint_bytes(path.parent))
+
+
+def _from_entry(entry: CatalogEntry, ignore_keys: Collection[str]) -> Architecture:
+    where = f"models/{entry.name}.json"
+    return read_architecture(entry.config, where, entry.name, ignore_keys, entry.hf_quant_config).architecture

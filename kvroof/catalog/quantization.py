@@ -134,6 +134,8 @@ def _int_groups(config: Config, bits_key: str, zero_points: bool) -> Format:
     """Return packed integers with an fp16 scale, and maybe a zero point, per group of inputs."""
     bits = config.integer(bits_key, 4)
     group = config.integer("group_size", 128, minimum=-1)
+    if group == 0:
+        config.fail("group_size", "0 is not a number of inputs", "-1 means all of them")
     zero = bits if zero_points else 0
     return _grouped_ints(config, bits, WHOLE if group < 1 else group, FP16_BITS + zero)
 
