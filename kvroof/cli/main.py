@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 
 import click
@@ -52,8 +54,11 @@ def main() -> None:
 
 def run() -> None:
     """Run the command line. Exit 0: answered; 1: the answer is no; 2: one line says what to mend."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         main(standalone_mode=False)
+        sys.stdout.flush()
     except KvroofError as error:
         _leave(error.one_line())
     except click.exceptions.NoArgsIsHelpError as error:
@@ -64,8 +69,11 @@ def run() -> None:
     except click.Abort:
         _leave("interrupted")
     except BrokenPipeError:
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(f"the answer cannot be written: {error.strerror}")
 
 
 def _leave(line: str) -> None:

@@ -29,8 +29,10 @@ def print_view(parts: Iterable[RenderableType]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, PIPED_WIDTH)
-    for part in parts:
-        console.print(part)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    click.echo(captured.get(), nl=False)
 
 
 def plain(value: Any) -> Any:

@@ -281,7 +281,10 @@ def _assumptions(
     machine, layout = plan.hardware, plan.layout
     said = []
     if plan.efficiency.name is None:
-        said.append("a bound, not a prediction: no calibration is applied, and real engines are slower")
+        said.append(
+            "a bound, not a prediction: no calibration is applied, and real engines are slower; only an engine"
+            " that overlaps operations can come below it, and none below the lower bound"
+        )
     said.append(f"prefill runs the prompts of all {batch} requests in one batch; queueing is left out")
     said.append("the LM head runs on the last position of a prompt only; the embedding is a look-up")
     used = arithmetic_used((*first, *later), machine)

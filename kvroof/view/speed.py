@@ -34,11 +34,7 @@ def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterato
         if answer.fits
         else f"{asked} do not fit on {devices}: {spare} short; the times below suppose that it did",
     )
-    kind = (
-        "bound: no engine is faster"
-        if answer.calibration is None
-        else f"calibrated: {answer.calibration.name}"
-    )
+    kind = _kind(answer)
     yield table(
         f"Speed ({kind})",
         ("", "prefill", "decode"),
@@ -48,7 +44,7 @@ def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterato
             ("MFU", f"{answer.mfu.prefill:.1%}", f"{answer.mfu.decode:.1%}"),
             ("MBU", f"{answer.mbu.prefill:.1%}", f"{answer.mbu.decode:.1%}"),
             (
-                "if all overlapped",
+                "lower bound",
                 format_time(answer.lower_bound_s.prefill),
                 format_time(answer.lower_bound_s.decode),
             ),
@@ -56,7 +52,7 @@ def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterato
     )
     yield table(
         "Rates",
-        ("", "at most" if answer.calibration is None else "expected"),
+        ("", "uncalibrated" if answer.calibration is None else "expected"),
         [
             ("one user reads", f"{1 / answer.tpot_s:,.1f} tokens/s"),
             (
@@ -75,6 +71,13 @@ def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterato
     if explain:
         yield notes("Machine", _machine(machine))
     yield notes("Assumptions", answer.assumptions)
+
+
+def _kind(answer: Estimate) -> str:
+    """Return what the times are: a calibration's, or operations in series at the peaks."""
+    if answer.calibration is None:
+        return "uncalibrated bound: each operation at its roofline, one after another"
+    return f"calibrated: {answer.calibration.name}"
 
 
 def op_table(title: str, ops: Sequence[OpTime], explain: bool) -> RenderableType:

@@ -13,12 +13,17 @@ from kvroof.ground.units import format_bytes
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
-    """Return a table whose first `left` columns are words and the others are numbers, set right."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    """Return a table whose first `left` columns are words and the others are numbers, set right.
+
+    Cells are shown as they are: a name is never read as markup.
+    """
+    made = Table(
+        title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for index, name in enumerate(columns):
-        made.add_column(name, justify="left" if index < left else "right", overflow="fold")
+        made.add_column(Text(name), justify="left" if index < left else "right", overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(cell) for cell in row))
     return made
 
 
