@@ -22,11 +22,11 @@ from kvroof.spec.offload import offload
 @click.option("--batch", default=8, show_default=True, help="Requests at once.")
 @click.option("--chunk", type=int, help="Prompt tokens per prefill step; the whole prompt if left out.")
 @click.option("--cached-prefix", default=0, show_default=True, help="Prompt tokens already in the cache.")
+@options.encoder_tokens
 @click.option("--compute-dtype", help="Arithmetic forced on every matrix, e.g. fp8.")
 @click.option("--materialised", is_flag=True, help="Attention writes its scores to HBM (no FlashAttention).")
 @options.utilization
 @options.reserve
-@options.allocator
 @options.block_size
 @options.kv_dtype
 @options.weights_dtype
@@ -45,11 +45,11 @@ def command(
     batch: int,
     chunk: int | None,
     cached_prefix: int,
+    encoder_tokens: int,
     compute_dtype: str | None,
     materialised: bool,
     utilization: float,
     reserve: int,
-    allocator: str,
     block_size: int,
     kv_dtype: str,
     weights_dtype: str,
@@ -77,7 +77,6 @@ def command(
         weights_dtype=weights_dtype,
         compute_dtype=compute_dtype,
         block_size=block_size,
-        allocator=allocator,
         io_aware=not materialised,
         host_bytes_per_s=host_bandwidth,
     )
@@ -88,6 +87,7 @@ def command(
         batch=batch,
         chunk=chunk,
         cached_prefix=cached_prefix,
+        encoder_tokens=encoder_tokens,
         utilization=utilization,
         reserve_bytes=reserve,
     )

@@ -110,7 +110,7 @@ def command(
         allocator,
         seqs,
         tp,
-        tokens=tokens,
+        tokens=chosen("max_model_len") or arch.max_position_embeddings,
         tokens_per_step=chosen("max_num_batched_tokens"),
         reserved=not options.left_out("reserve"),
         activations=activations,

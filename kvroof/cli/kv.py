@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -63,6 +64,12 @@ def command(
     kvroof kv path/to/config.json --lengths 100,2048,33 --kv-dtype fp8
     kvroof kv gpt-oss-120b --engine vllm --available 5.38GiB --max-model-len 131072
     """
+    if lengths is not None and not (options.left_out("tokens") and options.left_out("seqs")):
+        raise BadInput(
+            "the lengths say how long and how many",
+            where="--lengths",
+            way_out="leave --tokens and --seqs out",
+        )
     log = read_log(_read(log_file)) if log_file is not None else None
     if log is not None and len(models) > 1:
         raise BadInput("a log is of one model", where="--log", way_out="name one MODEL")
@@ -123,7 +130,9 @@ def _read(name: str) -> str:
         if name == "-":
             data = sys.stdin.buffer.read(MAX_LOG_BYTES + 1)
         else:
-            with open(name, "rb") as file:
+            if not Path(name).is_file():
+                raise BadInput("no such file, or not a regular one", where=f"--log {name}")
+            with Path(name).open("rb") as file:
                 data = file.read(MAX_LOG_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "cannot be read"

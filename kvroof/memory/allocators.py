@@ -90,7 +90,8 @@ def parse_allocator(
             max_model_len=max_model_len,
             engine=served,
         )
-    return Allocator(name=cast(AllocatorName, name), block_size=block_size or 16, max_model_len=length)
+    limit = length if name == "reserved" else max_model_len
+    return Allocator(name=cast(AllocatorName, name), block_size=block_size or 16, max_model_len=limit)
 
 
 def plain_engine(

@@ -85,6 +85,17 @@ def check_demand(demand: Demand, where: str = "--tokens") -> None:
         )
 
 
+def check_served(demand: Demand, allocator: Allocator) -> None:
+    """Refuse sequences longer than what the allocator is told to serve.
+
+    Raises:
+        BadInput: A `max_model_len` below the longest sequence.
+    """
+    limit = allocator.max_model_len
+    if limit is not None and demand.longest > limit:
+        raise BadInput(f"{demand.longest} tokens are more than the {limit} served", where="--max-model-len")
+
+
 def cache_bytes(
     model: Architecture,
     demand: Demand,
@@ -230,6 +241,7 @@ def kv(
     )
     check_demand(demand, "--tokens" if lengths is None else "--lengths")
     check_layout(model, layout)
+    check_served(demand, allocator)
     kv_format, state_format = engine_formats(model, allocator, kv_format, state_format)
     whole = one_copy(allocator)
     blocks, empty = block_count(model, demand, whole, kv_format, state_format)

@@ -15,7 +15,7 @@ from kvroof.memory.budget import (
 from kvroof.memory.budget import check_utilization as check_utilization
 from kvroof.memory.demand import Demand, equal_lengths
 from kvroof.memory.engines.engine import Question
-from kvroof.memory.kv import assumptions, check_demand, engine_formats
+from kvroof.memory.kv import assumptions, check_demand, check_served, engine_formats
 from kvroof.memory.terms import Term, given
 from kvroof.memory.ways_out import WayOut as WayOut
 from kvroof.memory.ways_out import ways_out
@@ -106,14 +106,16 @@ def fit(
     if capacity_bytes < 1:
         raise BadInput(f"{capacity_bytes} is not a positive number of bytes", where="--capacity")
     check_utilization(utilization)
-    if reserve_bytes < 0:
-        raise BadInput(f"{reserve_bytes} is a negative number of bytes", where="--reserve")
+    for option, size in (("--reserve", reserve_bytes), ("--weights", weights_bytes)):
+        if size is not None and size < 0:
+            raise BadInput(f"{size} is a negative number of bytes", where=option)
     for option, length in (("--tokens", tokens), ("--typical-tokens", typical_tokens)):
         if length is not None and length < 1:
             raise BadInput(f"{length} is not a positive number of tokens", where=option)
     check_layout(model, layout)
     demand = equal_lengths(tokens, seqs, encoder_tokens=encoder_tokens)
     check_demand(demand)
+    check_served(demand, allocator)
     budget = Budget(
         model=model,
         capacity_bytes=capacity_bytes,

@@ -170,7 +170,14 @@ def budget_terms(
         graphs: The captured graphs.
         lora: How many adapters of which rank.
         draft: A draft model, whose weights are counted.
+
+    Raises:
+        BadInput: A step of no tokens, or a number of adapters that cannot be.
     """
+    if tokens_per_step is not None and tokens_per_step < 1:
+        raise BadInput(
+            f"{tokens_per_step} is not a positive number of tokens", where="--max-num-batched-tokens"
+        )
     engine = allocator.engine
     step = engine.max_num_batched_tokens if engine is not None else tokens_per_step
     found: list[Term | None] = []

@@ -12,9 +12,9 @@ from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, parse_allocator
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
-from kvroof.roofline.roofline import Host, Timed, arithmetic, price_all
+from kvroof.roofline.roofline import Host, Timed, arithmetic, price_all, serial_s
 from kvroof.spec.architecture import Architecture
-from kvroof.spec.attention import Execution
+from kvroof.spec.attention import Execution, LatentAttention
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import parse_formats, weight_bytes
@@ -107,6 +107,18 @@ class Plan:
             latent=latent,
             io_aware=self.io_aware,
         )
+
+    def cheaper(self, step: Step) -> tuple[Timed, ...]:
+        """Return the operations of one step with latent attention in whichever form takes less time.
+
+        Raises:
+            BadInput: A compute dtype that the machine lacks.
+            Unsupported: A peak or a link that is not known.
+        """
+        absorbed = self.time(step, "absorbed")
+        if not any(isinstance(m, LatentAttention) for g in self.model.layers for m in g.layer.mixers):
+            return absorbed
+        return min(absorbed, self.time(step, "expanded"), key=serial_s)
 
     def time(self, step: Step, latent: Execution = "absorbed") -> tuple[Timed, ...]:
         """Return the operations of one step with their seconds.

@@ -93,6 +93,7 @@ def estimate(
     batch: int = 8,
     chunk: int | None = None,
     cached_prefix: int = 0,
+    encoder_tokens: int = 0,
     utilization: float = 0.9,
     reserve_bytes: int = 0,
 ) -> Estimate:
@@ -105,6 +106,7 @@ def estimate(
         batch: Requests at once.
         chunk: Tokens of a prompt run per step; None runs it whole.
         cached_prefix: Prompt tokens whose KV is already in cache.
+        encoder_tokens: Tokens of the encoder's output per request, for cross-attention.
         utilization: Share of the memory that may be used, for `fits`.
         reserve_bytes: Memory that is neither weights nor cache, for `fits`.
 
@@ -113,8 +115,9 @@ def estimate(
         Unsupported: A peak or link of the machine that is not known.
     """
     _check(isl, osl, batch, chunk, cached_prefix)
-    first = _merge([plan.time(step, "expanded") for step in _chunks(batch, isl, chunk, cached_prefix)])
-    later = _mean(plan.time(_decode_steps(batch, isl, osl), "absorbed"))
+    steps = _chunks(batch, isl, chunk, cached_prefix, encoder_tokens)
+    first = _merge([plan.cheaper(step) for step in steps])
+    later = _mean(plan.time(_decode_steps(batch, isl, osl, encoder_tokens), "absorbed"))
     ttft, tpot = serial_s(first), serial_s(later)
     e2e = ttft + (osl - 1) * tpot
     memory = fit(
@@ -126,6 +129,7 @@ def estimate(
         reserve_bytes=reserve_bytes,
         formats=plan.formats,
         kv_format=plan.kv_format,
+        encoder_tokens=encoder_tokens,
         allocator=plan.allocator,
         layout=plan.layout,
     )
@@ -200,10 +204,10 @@ def _check(isl: int, osl: int, batch: int, chunk: int | None, cached_prefix: int
         )
 
 
-def _chunks(batch: int, isl: int, chunk: int | None, cached: int) -> Iterable[Step]:
+def _chunks(batch: int, isl: int, chunk: int | None, cached: int, encoder_tokens: int) -> Iterable[Step]:
     """Return the prefill steps; only the last one samples."""
     if chunk is None or chunk >= isl - cached:
-        return [prefill(batch, isl, cached)]
+        return [prefill(batch, isl, cached, encoder_tokens)]
     if (isl - cached) / chunk > MAX_POINTS:
         raise BadInput(
             f"{chunk} tokens make more than {MAX_POINTS} chunks",
@@ -213,18 +217,28 @@ def _chunks(batch: int, isl: int, chunk: int | None, cached: int) -> Iterable[St
     ends = [*range(cached + chunk, isl, chunk), isl]
     starts = [cached, *ends[:-1]]
     return [
-        Step(groups=(Sequences(count=batch, query_len=end - start, kv_len=end, sampled=int(end == isl)),))
+        Step(
+            groups=(
+                Sequences(
+                    count=batch,
+                    query_len=end - start,
+                    kv_len=end,
+                    sampled=int(end == isl),
+                    encoder_len=encoder_tokens,
+                ),
+            )
+        )
         for start, end in zip(starts, ends, strict=True)
     ]
 
 
-def _decode_steps(batch: int, isl: int, osl: int) -> Step:
+def _decode_steps(batch: int, isl: int, osl: int, encoder_tokens: int) -> Step:
     """Return every decode step at once: `kv_len` runs over isl + 1 ... isl + osl - 1 as an array."""
     import numpy as np
 
     last = max(isl + osl - 1, isl + 1)
     points: Any = np.linspace(isl + 1, last, min(last - isl, MAX_POINTS))
-    return decode(batch, points)
+    return decode(batch, points, encoder_tokens)
 
 
 def _mean(timed: Sequence[Timed]) -> tuple[Timed, ...]:
@@ -282,8 +296,8 @@ def _assumptions(
     said = []
     if plan.efficiency.name is None:
         said.append(
-            "a bound, not a prediction: no calibration is applied, and real engines are slower; only an engine"
-            " that overlaps operations can come below it, and none below the lower bound"
+            "a bound, not a prediction: no calibration is applied and engines are slower; only overlapping"
+            " operations could come below it, and nothing below the lower bound"
         )
     said.append(f"prefill runs the prompts of all {batch} requests in one batch; queueing is left out")
     said.append("the LM head runs on the last position of a prompt only; the embedding is a look-up")

@@ -114,7 +114,7 @@ def test_a_chunked_prefill_is_the_sum_of_its_chunks(plan, isl, batch, data):
     while start < isl:
         end = min(start + chunk, isl)
         group = Sequences(count=batch, query_len=end - start, kv_len=end, sampled=int(end == isl))
-        seconds += serial_s(plan.time(Step(groups=(group,)), "expanded"))
+        seconds += serial_s(plan.cheaper(Step(groups=(group,))))
         start = end
     assert answer.ttft_s == pytest.approx(seconds, rel=1e-9)
     assert answer.ttft_s >= estimate(plan, isl=isl, osl=2, batch=batch).ttft_s * (1 - 1e-9)
