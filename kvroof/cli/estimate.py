@@ -7,10 +7,13 @@ import sys
 import click
 
 from kvroof.catalog.models import load_model
+from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
+from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
+from kvroof.spec.hardware import Hardware
 from kvroof.spec.offload import offload
 
 
@@ -33,7 +36,7 @@ from kvroof.spec.offload import offload
 @options.offloading
 @click.option("--host-bandwidth", type=options.Rate(), help="Host memory's; the host runs what it holds.")
 @options.parallel
-@options.calibration
+@options.calibrated
 @options.ignore_key
 @options.explain
 @options.json_output
@@ -58,6 +61,7 @@ def command(
     offload_kv: bool,
     host_bandwidth: float | None,
     tp: int,
+    calibration: str,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -68,10 +72,10 @@ def command(
     kvroof estimate llama-3.1-8b h100-sxm
     kvroof estimate deepseek-v3 h200-sxm --tp 8 --isl 4000 --osl 1000 --batch 64 --explain
     """
-    arch = load_model(model, ignore_keys=ignore_keys)
+    arch, machine = load_model(model, ignore_keys=ignore_keys), load_hardware(hw)
     plan = Plan.of(
         offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv),
-        hw,
+        machine,
         tp=tp,
         kv_dtype=kv_dtype,
         weights_dtype=weights_dtype,
@@ -79,6 +83,7 @@ def command(
         block_size=block_size,
         io_aware=not materialised,
         host_bytes_per_s=host_bandwidth,
+        efficiency=_efficiency(calibration, machine),
     )
     answer = estimate(
         plan,
@@ -98,3 +103,12 @@ def command(
 
         print_view(estimate_view(answer, plan.hardware, explain))
     sys.exit(0 if answer.fits else 1)
+
+
+def _efficiency(calibration: str, machine: Hardware) -> Efficiency:
+    """Return the calibration asked for; without one for the machine, the identity, which gives bounds."""
+    if calibration == "none":
+        return IDENTITY
+    from kvroof.calibration.load import load_calibration
+
+    return load_calibration(calibration, machine.name) or IDENTITY

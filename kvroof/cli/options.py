@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kvroof.ground.errors import BadInput, Unsupported
+from kvroof.ground.errors import BadInput
 from kvroof.ground.units import parse_rate, parse_size
 from kvroof.spec.parallel import refuse_unmodelled
 
@@ -80,11 +80,11 @@ def _one_rank(ctx: click.Context, param: click.Parameter, value: int) -> int:
 
 
 def _known_calibration(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    if value not in ("auto", "none"):
-        raise Unsupported(
-            f"no calibration called {value!r} is known", where="--calibration", way_out="use none for bounds"
-        )
-    return value
+    if value in ("auto", "none"):
+        return value
+    from kvroof.calibration.load import known_calibration
+
+    return known_calibration(value)
 
 
 json_output = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -124,13 +124,19 @@ utilization = click.option(
 reserve = click.option(
     "--reserve", type=Size(), default=0, help="Memory for activations, graphs and the runtime, e.g. 3GiB."
 )
+_CALIBRATION_HELP = "auto takes the machine's fitted profile, none gives bounds; or a name or a .toml file."
 calibration = click.option(
     "--calibration",
     default="auto",
     show_default=True,
     callback=_known_calibration,
     expose_value=False,
-    help="auto or none; none gives bounds.",
+    hidden=True,
+    help=_CALIBRATION_HELP,
+)
+"""For verbs that know no time, which take it and need nothing of it."""
+calibrated = click.option(
+    "--calibration", default="auto", show_default=True, callback=_known_calibration, help=_CALIBRATION_HELP
 )
 _tp = click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks.")
 

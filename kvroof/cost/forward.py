@@ -19,9 +19,16 @@ from kvroof.cost.formulas import (
     step_read,
     step_written,
 )
+from kvroof.cost.kernels import (
+    attention_family,
+    attention_items,
+    expert_items,
+    product_items,
+    weights_kind,
+)
 from kvroof.cost.op import Kind, Op
 from kvroof.ground.dtypes import DTYPES, Dtype
-from kvroof.ground.numeric import exact_div, shared_by
+from kvroof.ground.numeric import ceil_div, exact_div, shared_by
 from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.attention import (
@@ -41,6 +48,8 @@ from kvroof.spec.weights import Format, Weight, WeightFormats
 from kvroof.spec.workload import Step
 
 _FALLBACKS = ("bf16", "fp16", "fp32")
+ELEMENTWISE_LAUNCHES = 3
+"""Kernels of a layer that only touch activations: two fused norms and the rotary embedding."""
 SCORE_PASSES = 4
 """Scores written and read, probabilities written and read, when attention is not IO-aware."""
 
@@ -128,7 +137,8 @@ def _placed(op: Op, layer: Layer) -> Op:
 
 def _layer(model: Architecture, layer: Layer, count: int, step: Step, run: Run) -> Iterator[Op]:
     yield from _matrices(layer.norms, count, step.tokens, run)
-    yield from _vectors("norms", tuple(w for w in layer.norms if w.role == "vector"), count, run)
+    for op in _vectors("norms", tuple(w for w in layer.norms if w.role == "vector"), count, run):
+        yield replace(op, launches=ELEMENTWISE_LAUNCHES)
     for mixer in layer.mixers:
         if isinstance(mixer, Recurrent):
             yield from _recurrent(mixer, count, step, run)
@@ -149,8 +159,11 @@ def _attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[O
             yield from _cross(mixer, count, step, run)
         return
     *into, out = mixer.projections
+    first = tuple(w for w in into if w.name != "q_b_proj")
+    yield _fused("qkv_proj", first, count, step.tokens, run)
     for weight in into:
-        yield _matmul(weight, count, step.tokens, run)
+        if weight not in first:
+            yield _matmul(weight, count, step.tokens, run)
     if isinstance(mixer, LatentAttention):
         rebuilt = step.tokens if run.latent == "absorbed" else step_read(step, mixer.scored[0].reach)
         yield _matmul(mixer.up_projection, count, rebuilt, run)
@@ -216,6 +229,7 @@ def _scores(mixer: Attention, part: Scored, count: int, step: Step, run: Run) ->
     heads = exact_div(mixer.num_heads, run.tp)
     qk_dim, v_dim = mixer.score_dims(run.latent)
     read, size = step_read(step, part.reach), run.activation.row_bytes(1)
+    pairs = step_pairs(step, part.reach)
     activation = step.tokens * heads * (qk_dim + v_dim) * size
     if isinstance(mixer, LatentAttention) and run.latent == "expanded":
         activation += read * heads * (qk_dim + v_dim) * size
@@ -227,10 +241,14 @@ def _scores(mixer: Attention, part: Scored, count: int, step: Step, run: Run) ->
         name=f"attention.{part.cache.kind}",
         kind="attention",
         count=count,
-        flops=attention_flops(step_pairs(step, part.reach), heads, qk_dim, v_dim),
+        flops=attention_flops(pairs, heads, qk_dim, v_dim),
         kv_bytes=(read + written) * entry,
         activation_bytes=activation,
         compute=run.arithmetic(),
+        family=attention_family(mixer, step, run.kv_format, run.latent),
+        items=attention_items(mixer, step, heads, ceil_div(part.cache.split, run.tp)),
+        depth=read / step.seqs,
+        scores=pairs * heads,
     )
 
 
@@ -268,19 +286,23 @@ def _feed_forward(ffn: FFN, count: int, tokens: int, run: Run) -> Iterator[Op]:
 def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
     """Yield router, routed and shared experts; of the routed, the expected distinct ones are read."""
     yield _matmul(moe.router, count, tokens, run)
-    share = distinct_experts(moe.num_experts, moe.computed_per_tok, tokens) / moe.num_experts
-    for weight in moe.experts:
-        one = exact_div(weight.elements_per_rank(run.tp), weight.count)
-        routed = tokens * moe.computed_per_tok
-        yield Op(
-            name=weight.name,
-            kind="moe",
-            count=count,
-            flops=matmul_flops(routed, one),
-            weight_bytes=share * run.stored(weight).stored_bytes(weight, run.tp),
-            activation_bytes=routed * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
-            compute=run.arithmetic(run.stored(weight).dtype),
-        )
+    touched = distinct_experts(moe.num_experts, moe.computed_per_tok, tokens)
+    share, routed = touched / moe.num_experts, tokens * moe.computed_per_tok
+    stored = run.stored(moe.experts[0])
+    one = sum(exact_div(w.elements_per_rank(run.tp), w.count) for w in moe.experts)
+    widths = sum(sum(w.widths_per_rank(run.tp)) for w in moe.experts)
+    yield Op(
+        name="experts",
+        kind="moe",
+        count=count,
+        flops=matmul_flops(routed, one),
+        weight_bytes=share * sum(run.stored(w).stored_bytes(w, run.tp) for w in moe.experts),
+        activation_bytes=routed * widths * run.activation.row_bytes(1),
+        compute=run.arithmetic(stored.dtype),
+        family=f"moe.{weights_kind(stored)}",
+        items=expert_items(touched, routed),
+        depth=moe.experts[0].shape[-2],
+    )
     for op in _vectors("expert_vectors", moe.expert_extras, count, run):
         yield replace(op, weight_bytes=share * op.weight_bytes)
     for weight in moe.shared_experts:
@@ -289,7 +311,7 @@ def _experts(moe: MoE, count: int, tokens: int, run: Run) -> Iterator[Op]:
 
 def _matmul(weight: Weight, count: int, tokens: float, run: Run, kind: Kind = "gemm") -> Op:
     """Return a matrix applied to `tokens` rows: the weights read once, the rows in and out."""
-    stored = run.stored(weight)
+    stored, (rows, columns) = run.stored(weight), weight.widths_per_rank(run.tp)
     return Op(
         name=weight.name,
         kind=kind,
@@ -298,6 +320,25 @@ def _matmul(weight: Weight, count: int, tokens: float, run: Run, kind: Kind = "g
         weight_bytes=stored.stored_bytes(weight, run.tp),
         activation_bytes=tokens * sum(weight.widths_per_rank(run.tp)) * run.activation.row_bytes(1),
         compute=run.arithmetic(stored.dtype),
+        family=f"gemm.{weights_kind(stored)}",
+        items=product_items(tokens, columns),
+        depth=rows,
+    )
+
+
+def _fused(name: str, weights: tuple[Weight, ...], count: int, tokens: float, run: Run) -> Op:
+    """Return several matrices over the same rows as the one product that engines run: inputs read once."""
+    ops = [_matmul(weight, count, tokens, run) for weight in weights]
+    again = sum(weight.widths_per_rank(run.tp)[0] for weight in weights[1:])
+    read_again = tokens * again * run.activation.row_bytes(1)
+    columns = sum(weight.widths_per_rank(run.tp)[1] for weight in weights)
+    return replace(
+        ops[0],
+        name=name,
+        flops=sum(op.flops for op in ops),
+        weight_bytes=sum(op.weight_bytes for op in ops),
+        activation_bytes=sum(op.activation_bytes for op in ops) - read_again,
+        items=product_items(tokens, columns),
     )
 
 

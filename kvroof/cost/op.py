@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from kvroof.ground.record import record, static
 
-Kind: TypeAlias = Literal["gemm", "attention", "moe", "scan", "lookup", "vector", "collective"]
+Kind: TypeAlias = Literal["gemm", "attention", "moe", "scan", "lookup", "vector", "collective", "host"]
 Place: TypeAlias = Literal["device", "host"]
 Collective: TypeAlias = Literal["all_reduce", "all_gather"]
 
@@ -19,6 +19,10 @@ class Op:
     step, cached keys and values per sequence, activations in and out. `compute` lists the arithmetic
     to run in, first choice first. `place` is where its weights or its cache live. A collective moves a
     message of `message_bytes` among the ranks.
+
+    What a calibration needs besides: `family` names the kernels it is measured with, `items` are the work
+    items they are cut into, `depth` the chain of the longest one (cached tokens, or the inner dimension),
+    `scores` the exponentials of softmax.
     """
 
     name: str = static()
@@ -33,6 +37,10 @@ class Op:
     ranks: int = static(default=1)
     compute: tuple[str, ...] = static(default=("bf16", "fp16", "fp32"))
     launches: float = 1
+    family: str = static(default="")
+    items: float = 0
+    depth: float = 0
+    scores: float = 0
     place: Place = static(default="device")
 
     @property

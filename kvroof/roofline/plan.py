@@ -8,6 +8,7 @@ from pathlib import Path
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cost.forward import Run, forward
+from kvroof.cost.op import Op
 from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, parse_allocator
@@ -127,9 +128,15 @@ class Plan:
             BadInput: A compute dtype that the machine lacks.
             Unsupported: A peak or a link that is not known.
         """
-        return price_all(
-            forward(self.model, step, self.run(latent)), self.hardware, self.efficiency, self.host
-        )
+        ops = forward(self.model, step, self.run(latent))
+        timed = price_all(ops, self.hardware, self.efficiency, self.host)
+        return timed if self.efficiency.name is None else (*timed, self._host_time(step))
+
+    def _host_time(self, step: Step) -> Timed:
+        """Return the host's own time in a step: scheduling, sampling, and what each sequence adds."""
+        seconds = self.efficiency.host_step_s + self.efficiency.host_seq_s * step.seqs
+        nothing = {"net_bytes": 0.0, "compute_s": 0.0, "hbm_s": 0.0, "network_s": 0.0}
+        return Timed(op=Op(name="host", kind="host", count=1), overhead_s=seconds, **nothing)
 
 
 def arithmetic_used(timed: Sequence[Timed], hardware: Hardware) -> tuple[str, ...]:

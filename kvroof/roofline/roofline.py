@@ -84,17 +84,40 @@ def price(op: Op, hardware: Hardware, efficiency: Efficiency = IDENTITY, host: H
     """
     if op.place == "host":
         return _price_on_host(op, hardware, host)
-    peak = hardware.peak_flops_per_s[arithmetic(op, hardware)] * efficiency.compute
-    sent = op.count * sent_bytes(op)
-    wire = link_for(hardware, op.ranks).bytes_per_s * efficiency.net if op.collective else 1.0
+    if op.collective is not None:
+        return _price_collective(op, hardware, efficiency)
+    peak = hardware.peak_flops_per_s[arithmetic(op, hardware)]
+    kernel = efficiency.kernel(op.family or op.kind)
+    compute_s = op.count * op.flops / (peak * kernel.compute)
+    hbm_s = op.count * op.hbm_bytes / (hardware.hbm_bytes_per_s * kernel.hbm)
+    once = kernel.seconds(
+        op.flops,
+        op.hbm_bytes,
+        peak,
+        hardware.hbm_bytes_per_s,
+        items=op.items,
+        depth=op.depth,
+        scores=op.scores,
+    )
     return Timed(
         op=op,
-        net_bytes=sent,
-        compute_s=op.count * op.flops / peak,
-        hbm_s=op.count * op.hbm_bytes / (hardware.hbm_bytes_per_s * efficiency.hbm),
-        network_s=sent / wire,
-        overhead_s=op.count * op.launches * efficiency.launch_s,
+        net_bytes=0.0,
+        compute_s=compute_s,
+        hbm_s=hbm_s,
+        network_s=0.0,
+        overhead_s=op.count * op.launches * kernel.t0_s,
+        excess_s=op.count * (once - kernel.t0_s) - maximum(compute_s, hbm_s),
     )
+
+
+def _price_collective(op: Op, hardware: Hardware, efficiency: Efficiency) -> Timed:
+    """Return a collective with its time on the link; its start is part of the link's time."""
+    link, sent = link_for(hardware, op.ranks), op.count * sent_bytes(op)
+    assert op.collective is not None
+    passes = 2.0 if op.collective == "all_reduce" else 1.0
+    wire = efficiency.wire(op.collective)
+    seconds = op.count * wire.seconds(op.message_bytes, op.ranks, link.bytes_per_s, passes)
+    return Timed(op=op, net_bytes=sent, compute_s=0.0, hbm_s=0.0, network_s=seconds, overhead_s=0.0)
 
 
 def _price_on_host(op: Op, hardware: Hardware, host: Host) -> Timed:
@@ -133,17 +156,31 @@ def serial_s(timed: Sequence[Timed]) -> float:
     return sum(t.seconds for t in timed)
 
 
+def peak_compute_s(timed: Sequence[Timed], hardware: Hardware) -> float:
+    """Return the time that the arithmetic takes at the peaks, whatever a calibration says is reached."""
+    return sum(
+        t.op.count * t.op.flops / hardware.peak_flops_per_s[arithmetic(t.op, hardware)]
+        for t in timed
+        if t.op.place == "device" and t.op.kind not in ("collective", "host")
+    )
+
+
+def compulsory_hbm_s(timed: Sequence[Timed], hardware: Hardware) -> float:
+    """Return the time that weights and cache take to cross HBM at its peak."""
+    here = (t.op for t in timed if t.op.place == "device")
+    return sum(op.count * (op.weight_bytes + op.kv_bytes) for op in here) / hardware.hbm_bytes_per_s
+
+
 def overlapped_s(timed: Sequence[Timed], hardware: Hardware) -> float:
-    """Return the least time any schedule could take: every resource busy all the time.
+    """Return the least time any schedule could take: every resource busy all the time, at its peak.
 
     Activations are left out of the traffic, since fused kernels may keep them on chip; weights and the
     cache have to cross HBM.
     """
-    compute = sum(t.compute_s for t in timed)
-    here = [t for t in timed if t.op.place == "device"]
-    compulsory = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in here)
-    network, away = sum(t.network_s for t in timed), sum(t.host_s for t in timed)
-    return maximum(maximum(compute, compulsory / hardware.hbm_bytes_per_s), maximum(network, away))
+    moving = (t for t in timed if t.op.collective is not None)
+    network = sum(t.net_bytes / link_for(hardware, t.op.ranks).bytes_per_s for t in moving)
+    compute, memory = peak_compute_s(timed, hardware), compulsory_hbm_s(timed, hardware)
+    return maximum(maximum(compute, memory), maximum(network, sum(t.host_s for t in timed)))
 
 
 def bound_of(timed: Sequence[Timed]) -> Bound:

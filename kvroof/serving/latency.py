@@ -6,6 +6,7 @@ the mean over the remaining decode steps, `(e2e - TTFT) / (osl - 1)`. Queueing i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +15,15 @@ from kvroof.ground.record import record, static
 from kvroof.ground.units import format_decimal
 from kvroof.memory.ledger import Ledger, fit
 from kvroof.roofline.plan import Plan, arithmetic_used
-from kvroof.roofline.roofline import Bound, Timed, bound_of, overlapped_s, serial_s
+from kvroof.roofline.roofline import (
+    Bound,
+    Timed,
+    bound_of,
+    compulsory_hbm_s,
+    overlapped_s,
+    peak_compute_s,
+    serial_s,
+)
 from kvroof.spec.parallel import Layout
 from kvroof.spec.workload import Sequences, Step, decode, prefill
 
@@ -57,6 +66,14 @@ class Calibration:
 
 
 @record
+class Interval:
+    """`(low, high)` of each time at one sigma."""
+
+    ttft_s: tuple[float, float]
+    tpot_s: tuple[float, float]
+
+
+@record
 class Estimate:
     """Times and rates of one batch. Without a `calibration` each time is a bound, not a prediction."""
 
@@ -77,7 +94,7 @@ class Estimate:
     mbu: Phases
     lower_bound_s: Phases
     calibration: Calibration | None
-    interval: None = None
+    interval: Interval | None = None
     prefill_ops: tuple[OpTime, ...]
     decode_ops: tuple[OpTime, ...]
     fits: bool = static()
@@ -151,10 +168,17 @@ def estimate(
         tokens_per_s=batch * osl / e2e,
         tokens_per_s_per_device=batch * osl / e2e / plan.layout.devices,
         bound=Phases(prefill=bound_of(first), decode=bound_of(later)),
-        mfu=Phases(prefill=_compute_share(plan, first), decode=_compute_share(plan, later)),
-        mbu=Phases(prefill=_memory_share(plan, first), decode=_memory_share(plan, later)),
+        mfu=Phases(
+            prefill=peak_compute_s(first, machine) / ttft, decode=peak_compute_s(later, machine) / tpot
+        ),
+        mbu=Phases(
+            prefill=compulsory_hbm_s(first, machine) / ttft, decode=compulsory_hbm_s(later, machine) / tpot
+        ),
         lower_bound_s=Phases(prefill=overlapped_s(first, machine), decode=overlapped_s(later, machine)),
         calibration=calibrated,
+        interval=None
+        if calibrated is None
+        else Interval(ttft_s=_interval(plan, first), tpot_s=_interval(plan, later)),
         prefill_ops=op_times(first),
         decode_ops=op_times(later),
         fits=memory.fits,
@@ -277,16 +301,18 @@ def _merge(steps: list[tuple[Timed, ...]]) -> tuple[Timed, ...]:
     return tuple(t for step in steps for t in step)
 
 
-def _compute_share(plan: Plan, timed: Sequence[Timed]) -> float:
-    """Return MFU: the time the arithmetic takes at peak, over the time taken."""
-    return sum(t.compute_s for t in timed) * plan.efficiency.compute / serial_s(timed)
+def _interval(plan: Plan, timed: Sequence[Timed]) -> tuple[float, float]:
+    """Return one sigma around the time: the fit's residuals by family, which err together within one.
 
-
-def _memory_share(plan: Plan, timed: Sequence[Timed]) -> float:
-    """Return MBU: the bytes of weights and cache read, over what HBM moves in the time taken."""
-    here = [t for t in timed if t.op.place == "device"]
-    moved = sum(t.op.count * (t.op.weight_bytes + t.op.kv_bytes) for t in here)
-    return moved / plan.hardware.hbm_bytes_per_s / serial_s(timed)
+    The spread of the sum is `sqrt(sum over families of (seconds x sigma)**2)`.
+    """
+    by_family: dict[str, float] = {}
+    for t in timed:
+        wanted = t.op.collective or t.op.family or t.op.kind
+        by_family[wanted] = by_family.get(wanted, 0.0) + t.seconds
+    spread = math.hypot(*(s * plan.efficiency.spread(name) for name, s in by_family.items()))
+    total = serial_s(timed)
+    return total * math.exp(-spread / total), total * math.exp(spread / total)
 
 
 def _assumptions(
@@ -298,6 +324,11 @@ def _assumptions(
         said.append(
             "a bound, not a prediction: no calibration is applied and engines are slower; only overlapping"
             " operations could come below it, and nothing below the lower bound"
+        )
+    else:
+        said.append(
+            f"calibrated with {plan.efficiency.name}: kernels as measured one by one; host time per step is a"
+            " stated prior; scheduling and queueing are left out"
         )
     said.append(f"prefill runs the prompts of all {batch} requests in one batch; queueing is left out")
     said.append("the LM head runs on the last position of a prompt only; the embedding is a look-up")

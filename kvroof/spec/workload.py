@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from kvroof.ground.record import record, static
+
+Phase: TypeAlias = Literal["prefill", "decode"]
 
 
 @record
@@ -23,9 +27,25 @@ class Sequences:
 
 @record
 class Step:
-    """One forward pass over a batch: groups of equal sequences."""
+    """One forward pass over a batch: groups of equal sequences.
+
+    `phase` says what kernels run it, where the lengths are arrays that cannot be asked.
+    """
 
     groups: tuple[Sequences, ...]
+    phase: Phase | None = static(default=None)
+
+    @property
+    def kind(self) -> Phase:
+        """Decode where every sequence runs one token, else prefill; as said, where it was said."""
+        if self.phase is not None:
+            return self.phase
+        return "decode" if all(g.query_len == 1 for g in self.groups) else "prefill"
+
+    @property
+    def seqs(self) -> int:
+        """Sequences in the step."""
+        return sum(g.count for g in self.groups)
 
     @property
     def tokens(self) -> int:
@@ -41,9 +61,10 @@ class Step:
 def prefill(batch: int, isl: int, cached: int = 0, encoder_len: int = 0) -> Step:
     """Return the step that runs `batch` prompts of `isl` tokens, the first `cached` of them in cache."""
     group = Sequences(count=batch, query_len=isl - cached, kv_len=isl, encoder_len=encoder_len)
-    return Step(groups=(group,))
+    return Step(groups=(group,), phase="prefill")
 
 
 def decode(batch: int, kv_len: int, encoder_len: int = 0) -> Step:
     """Return the step that gives each of `batch` sequences its next token, with `kv_len` then cached."""
-    return Step(groups=(Sequences(count=batch, query_len=1, kv_len=kv_len, encoder_len=encoder_len),))
+    group = Sequences(count=batch, query_len=1, kv_len=kv_len, encoder_len=encoder_len)
+    return Step(groups=(group,), phase="decode")

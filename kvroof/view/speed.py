@@ -76,7 +76,7 @@ def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterato
 def _kind(answer: Estimate) -> str:
     """Return what the times are: a calibration's, or operations in series at the peaks."""
     if answer.calibration is None:
-        return "uncalibrated bound: each operation at its roofline, one after another"
+        return "uncalibrated bound"
     return f"calibrated: {answer.calibration.name}"
 
 
