@@ -30,7 +30,7 @@ def command(source: str, hw: str, framework: str, count: int, out: str | None, a
 
     \b
     kvroof calibrate --hw h200-sxm --framework vllm --out my.toml
-    kvroof calibrate --from points.csv --hw my-machine.toml --out my.toml
+    kvroof calibrate --from points.csv --hw h100-sxm --out my.toml
     """
     from kvroof.calibration.calibrate import calibrate
 

@@ -34,7 +34,7 @@ def attention_family(mixer: Attention, step: Step, kv: KVFormat, latent: str) ->
     absorbed = isinstance(mixer, LatentAttention) and latent == "absorbed"
     phase = "decode" if absorbed else step.kind
     head = "mla" if isinstance(mixer, LatentAttention) else "attention"
-    return f"{head}.{phase}.fp8" if kv.k.block_bytes == 1 and kv.k.block_elements == 1 else f"{head}.{phase}"
+    return f"{head}.{phase}.fp8" if kv.k.name.startswith("fp8") else f"{head}.{phase}"
 
 
 def attention_items(mixer: Attention, step: Step, heads: int, kv_heads: int) -> float:

@@ -71,7 +71,7 @@ class Format:
     """
 
     dtype: Dtype
-    scale_block: tuple[int, int] | None = None
+    scale_block: tuple[int, int] | None = static(default=None)
     scale_bits: int = 0
 
     def stored_bytes(self, weight: Weight, tp: int = 1) -> int:

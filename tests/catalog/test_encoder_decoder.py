@@ -170,15 +170,16 @@ def test_the_encoders_keys_and_values_are_made_once_and_read_every_step() -> Non
     def projections(step: Any) -> list[str]:
         return [op.name for op in forward(model, step, run) if op.name == "k_proj"]
 
-    assert len(projections(prefill(1, 7, encoder_len=1500))) == 2
-    assert len(projections(decode(1, 8, encoder_len=1500))) == 1
+    assert len(projections(prefill(1, 7, encoder_len=1500))) == 1
+    assert len(projections(decode(1, 8, encoder_len=1500))) == 0
 
 
 def test_without_an_encoder_no_cross_attention_runs() -> None:
     model = read(TINY)
     ops = forward(model, decode(1, 8), Run(formats=model.formats, kv_format=BF16_KV))
     assert not crossing(ops)
-    assert len([op for op in ops if op.name == "q_proj"]) == 1
+    assert len([op for op in ops if op.name == "qkv_proj"]) == 1
+    assert not [op for op in ops if op.name == "q_proj"]
 
 
 @pytest.mark.parametrize(

@@ -206,14 +206,18 @@ def test_a_window_that_is_switched_off_is_no_window():
 def test_an_exported_entry_reloads_to_an_equal_architecture(name, tmp_path):
     source = tmp_path / "config.json"
     source.write_text(json.dumps({**entry(name).config, "bos_token_id": 1, "unread": {"a": 1}}))
-    original = read_architecture(json.loads(source.read_text()), "x", name).architecture
+    side = entry(name).hf_quant_config
+    if side is not None:
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(side))
+    original = read_architecture(json.loads(source.read_text()), "x", name, side=side).architecture
     made = export_model(
         source, hub_id=entry(name).hub_id, source="here", params=params_total(original), checked="a test"
     )
     path = write_entry({**made, "name": name}, tmp_path)
     assert path.name == f"{name}.json"
     assert "bos_token_id" not in made["config"]
-    assert read_architecture(made["config"], "x", name).architecture == original
+    again = read_architecture(made["config"], "x", name, side=made.get("hf_quant_config"))
+    assert again.architecture == original
     assert load_model(path) == original
 
 

@@ -63,23 +63,16 @@ def test_executions_of_an_operation_are_counted():
 
 
 def test_an_efficiency_stretches_the_resource_it_is_about():
-    op = Op(
-        name="c",
-        kind="collective",
-        count=1,
-        flops=1e12,
-        weight_bytes=1e9,
-        message_bytes=1e9,
-        collective="all_gather",
-        ranks=2,
-    )
-    plain = price(op, MACHINE)
-    slow = price(op, MACHINE, Efficiency(name="half", compute=0.5, hbm=0.25, net=0.1, launch_s=1e-6))
+    op = Op(name="c", kind="gemm", count=1, flops=1e12, weight_bytes=1e9)
+    moved = Op(name="m", kind="collective", count=1, message_bytes=1e9, collective="all_gather", ranks=2)
+    half = Efficiency(name="half", compute=0.5, hbm=0.25, net=0.1, launch_s=1e-6)
+    plain, slow = price(op, MACHINE), price(op, MACHINE, half)
     assert slow.compute_s == 2 * plain.compute_s
     assert slow.hbm_s == 4 * plain.hbm_s
-    assert slow.network_s == pytest.approx(10 * plain.network_s)
     assert slow.overhead_s == 1e-6
     assert plain.overhead_s == 0
+    free, slower = price(moved, MACHINE), price(moved, MACHINE, half)
+    assert slower.network_s == pytest.approx(10 * free.network_s + 1e-6)
 
 
 def test_the_lower_bound_leaves_out_activations_which_kernels_may_keep_on_chip():
@@ -107,7 +100,7 @@ def test_fp8_weights_on_a100_multiply_in_bf16():
 def test_fp8_weights_on_h100_multiply_in_fp8_and_attention_does_not():
     plan = Plan.of("llama-3.1-8b", "h100-sxm", weights_dtype="fp8")
     used = {t.op.name: arithmetic(t.op, plan.hardware) for t in plan.time(prefill(1, 512))}
-    assert used["q_proj"] == used["down_proj"] == "fp8"
+    assert used["qkv_proj"] == used["down_proj"] == "fp8"
     assert used["attention.full"] == used["lm_head"] == "bf16"
 
 
