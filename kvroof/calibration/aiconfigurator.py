@@ -91,7 +91,7 @@ class Table:
     def usual_kernel(self) -> tuple[Table, str]:
         """Return the rows of the implementation that the framework picks most often, and its name."""
         names, counts = np.unique(self.rows["kernel_source"], return_counts=True)
-        usual = names[counts.argmax()]
+        usual = names[int(np.argmax(counts))]
         return self.where(self.rows["kernel_source"] == usual), str(usual)
 
 
