@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from kvroof.catalog.config import read_json
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.catalog.models import catalog_name
 from kvroof.catalog.names import data_folder
-from kvroof.ground.errors import BadInput
+from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.spec.params import params_total
 
 
@@ -52,9 +53,17 @@ def export_model(
     return entry if imported.side is None else entry | {"hf_quant_config": imported.side}
 
 
-def write_entry(entry: dict[str, Any], folder: Path | None = None) -> Path:
-    """Return the path of the entry written as `NAME.json`, replaced in one step."""
+def write_entry(entry: dict[str, Any], folder: Path | None = None, replace: bool = False) -> Path:
+    """Return the path of the entry written as `NAME.json`, replaced in one step.
+
+    Raises:
+        BadInput: Another model's entry has that name.
+    """
     path = (folder or data_folder("models")) / f"{entry['name']}.json"
+    if path.is_file() and not replace and (held := read_json(path).get("hub_id")) != entry["hub_id"]:
+        raise BadInput(
+            f"is {held}'s entry", where=str(path), way_out="--replace it, if it is to be this one's"
+        )
     draft = path.with_suffix(".json.part")
     draft.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
@@ -70,16 +79,21 @@ def run() -> None:
     parser.add_argument("--params", type=int, required=True)
     parser.add_argument("--checked", required=True)
     parser.add_argument("--ignore-key", action="append", default=[])
+    parser.add_argument("--replace", action="store_true", help="overwrite another model's entry")
     asked = parser.parse_args()
-    entry = export_model(
-        asked.config,
-        hub_id=asked.hub_id,
-        source=asked.source,
-        params=asked.params,
-        checked=asked.checked,
-        ignore=tuple(asked.ignore_key),
-    )
-    write_entry(entry)
+    try:
+        entry = export_model(
+            asked.config,
+            hub_id=asked.hub_id,
+            source=asked.source,
+            params=asked.params,
+            checked=asked.checked,
+            ignore=tuple(asked.ignore_key),
+        )
+        path = write_entry(entry, replace=asked.replace)
+    except KvroofError as error:
+        parser.exit(2, f"{error.one_line()}\n")
+    sys.stdout.write(f"{path}: {entry['params_total']:,} parameters\n")
 
 
 if __name__ == "__main__":

@@ -18,23 +18,24 @@ from kvroof.spec.architecture import Architecture
 from kvroof.spec.weights import unquantised
 
 _STRUCTURE = frozenset(
-    "attention attn cache window head heads expert experts layer layers rank state states kv moe".split()
+    "attention attn cache window head heads expert experts layer layers rank state states kv moe mla ssm"
+    " compress indexer latent yoco".split()
 )
 """Words that say a key is about structure, and so about cost."""
 
 _HARMLESS = frozenset(
     """
+    _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled adapter_layer_norm_eps
     attention_dropout attention_dropout_prob attention_multiplier attention_probs_dropout_prob
     attention_softmax_in_fp32 attention_value_scale attn_dropout_prob attn_implementation
-    _attn_implementation _attn_implementation_autoset attn_logit_softcapping attn_pdrop cache_implementation
-    ep_size expert_dropout experts_per_token flash_attn _flash_attn_2_enabled head_dtype
-    initial_context_length layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon layerdrop
-    moe_loss_weight moe_router_dtype output_attentions output_hidden_states output_router_logits
-    pruned_heads qk_head_dim query_pre_attn_scalar router_aux_loss_coef scale_attention_softmax_in_fp32
-    scale_attn_weights use_cache use_flash_attention use_flash_attention_2 use_flash_attn
-    adapter_layer_norm_eps insert_layer_id mm_vision_select_layer projection_layer_norm_eps select_layer
-    vision_feature_layer
-    vision_feature_layer vision_feature_select_strategy
+    attn_logit_softcapping attn_pdrop cache_implementation compress_rope_theta ep_size
+    expert_dropout experts_per_token flash_attn head_dtype initial_context_length insert_layer_id
+    layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon layerdrop mla_use_nope
+    mm_vision_select_layer moe_loss_weight moe_router_dtype output_attentions output_hidden_states
+    output_router_logits projection_layer_norm_eps pruned_heads qk_head_dim query_pre_attn_scalar
+    router_aux_loss_coef scale_attention_softmax_in_fp32 scale_attn_weights select_layer use_cache
+    use_flash_attention use_flash_attention_2 use_flash_attn vision_feature_layer
+    vision_feature_select_strategy
     """.split()
 )
 """Structural-sounding keys of known families that change no shape, no cache and no cost."""
@@ -85,6 +86,7 @@ def read_architecture(
     towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
     limit = limit or text.optional_integer("max_target_positions", maximum=2**40)
+    state_dtype = _state_dtype(text)
     for config in {id(c): c for c in (root, parts.scope, text)}.values():
         _refuse_unread(config)
     architecture = Architecture(
@@ -102,7 +104,7 @@ def read_architecture(
         towers=decoder.towers + towers,
         formats=unquantised(dtype),
         dtype=dtype.name,
-        state_dtype=_state_dtype(text),
+        state_dtype=state_dtype,
         max_position_embeddings=limit,
         notes=(_NO_TOWER,) if parts.outer in TOWERS and not towers else (),
     )

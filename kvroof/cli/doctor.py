@@ -14,7 +14,9 @@ from kvroof.catalog.profiles import hardware_names
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 
-REQUIRED = ("jax", "optax", "numpy", "plotly", "click", "rich", "msgspec")
+REQUIRED = (
+    "jax", "optax", "numpy", "scipy", "plotly", "click", "rich", "msgspec", "safetensors", "gguf"
+)  # fmt: skip
 
 
 @click.command("doctor")

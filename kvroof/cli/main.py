@@ -66,6 +66,8 @@ def run() -> None:
         sys.exit(2)
     except click.ClickException as error:
         _leave(" ".join(error.format_message().split()))
+    except KeyboardInterrupt:
+        _leave("interrupted")
     except click.Abort:
         _leave("interrupted")
     except BrokenPipeError:

@@ -37,6 +37,11 @@ def cross_written(step: Step) -> int:
     return sum(g.count * g.encoder_len * (1 - minimum(g.kv_len - g.query_len, 1)) for g in step.groups)
 
 
+def begins(step: Step) -> bool:
+    """Return whether a sequence of the step may be at its start, where its encoder's entries are made."""
+    return step.kind == "prefill"
+
+
 def cross_queries(step: Step) -> int:
     """Return the tokens that look at an encoder."""
     return sum(g.count * g.query_len for g in step.groups if g.encoder_len)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvroof.cost.formulas import (
     attention_flops,
+    begins,
     cross_pairs,
     cross_queries,
     cross_read,
@@ -185,7 +186,7 @@ def _cross(mixer: GroupedAttention, count: int, step: Step, run: Run) -> Iterato
     heads, size = exact_div(mixer.num_heads, run.tp), run.activation.row_bytes(1)
     first, *stored, out = mixer.projections
     yield _matmul(first, count, queries, run)
-    for weight in stored if made else ():
+    for weight in stored if begins(step) else ():
         yield _matmul(weight, count, made, run)
     activation = queries * heads * (mixer.head_dim + mixer.v_head_dim) * size
     if not run.io_aware:

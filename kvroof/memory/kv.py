@@ -267,7 +267,7 @@ def kv(
         kinds=kinds(model, kv_format, state_format),
         params_total=params_total(model),
         engine=figures,
-        assumptions=assumptions(model, demand, allocator, kv_format, layout),
+        assumptions=assumptions(model, demand, allocator, kv_format, state_format, layout),
     )
 
 
@@ -287,7 +287,12 @@ def block_count(
 
 
 def assumptions(
-    model: Architecture, demand: Demand, allocator: Allocator, kv_format: KVFormat, layout: Layout
+    model: Architecture,
+    demand: Demand,
+    allocator: Allocator,
+    kv_format: KVFormat,
+    state_format: StateFormat,
+    layout: Layout,
 ) -> tuple[str, ...]:
     """Return, in sentences, what the figures take for granted."""
     said = [f"KV cache in {kv_format.name}; one logical copy, before replication over ranks"]
@@ -299,7 +304,10 @@ def assumptions(
     if any(c.kind.startswith("mla") for c, _ in caches(model)):
         said.append("latent attention stores one latent and one rotary key per token, for all heads")
     if allocator.engine is None and any(True for _ in states(model)):
-        said.append("fixed state as Hugging Face keeps it: d_conv columns in bf16, recurrence in fp32")
+        said.append(
+            f"fixed state as Hugging Face keeps it: d_conv columns in {state_format.conv.name}, recurrence in"
+            f" {state_format.recurrent.name}"
+        )
     if any(isinstance(c.reach, Encoder) for c, _ in caches(model)):
         said.append(f"cross-attention keeps {demand.encoder_tokens} encoder tokens (--encoder-tokens)")
     limit = model.max_position_embeddings

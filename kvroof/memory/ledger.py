@@ -44,6 +44,7 @@ class Ledger:
     reserve_bytes: int
     total_bytes: int
     headroom_bytes: int
+    devices: int = 1
     host_bytes: int = 0
     tokens: int
     seqs: int
@@ -154,6 +155,7 @@ def fit(
         kv_bytes=kv_bytes,
         reserve_bytes=budget.reserved_bytes,
         total_bytes=total,
+        devices=layout.devices,
         headroom_bytes=budget.budget_bytes - total,
         host_bytes=budget.host_weights_bytes + budget.host_kv_bytes(demand),
         tokens=tokens,
@@ -171,10 +173,24 @@ def fit(
 
 
 def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
-    said = list(assumptions(budget.model, demand, budget.allocator, budget.kv_format, budget.layout))
-    if budget.weights_bytes is None:
+    said = list(
+        assumptions(
+            budget.model,
+            demand,
+            budget.allocator,
+            budget.kv_format,
+            budget.state_format,
+            budget.layout,
+        )
+    )
+    if budget.weights_bytes is None and (budget.formats or budget.model.checkpoint_bytes is None):
         name = (budget.formats or budget.model.formats).name
         said.append(f"weights in {name}, counted tensor by tensor")
+    limit = budget.model.max_position_embeddings
+    if limit is not None and max_tokens(budget, demand.seqs) > limit:
+        said.append(f"the longest context that fits is beyond max_position_embeddings = {limit}")
+    if budget.model.checkpoint_bytes is not None and budget.formats is None:
+        said.append("weight bytes are the headers' of the checkpoint's files")
     if not budget.reserved_bytes:
         said.append("nothing is reserved for activations, graphs or the runtime; add --reserve")
     for term in budget.terms:

@@ -14,6 +14,7 @@ from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.ground.units import format_decimal
 from kvroof.memory.ledger import Ledger, fit
+from kvroof.roofline.collectives import link_for
 from kvroof.roofline.plan import Plan, arithmetic_used
 from kvroof.roofline.roofline import (
     Bound,
@@ -293,7 +294,16 @@ def _mean_op(op: Any) -> Any:
 
     import numpy as np
 
-    names = ("flops", "weight_bytes", "kv_bytes", "activation_bytes", "message_bytes")
+    names = (
+        "flops",
+        "weight_bytes",
+        "kv_bytes",
+        "activation_bytes",
+        "message_bytes",
+        "items",
+        "depth",
+        "scores",
+    )
     return dataclasses.replace(op, **{name: float(np.mean(getattr(op, name))) for name in names})
 
 
@@ -338,10 +348,14 @@ def _assumptions(
         said.append(f"{machine.name} has no {plan.model.dtype} peak")
     attention = "keeps scores on chip (FlashAttention)" if plan.io_aware else "writes scores to HBM"
     said.append(f"attention {attention}; norms, rotary and activations are fused into their neighbours")
+    if plan.model.towers:
+        said.append("towers and encoders take memory; their own time is left out")
     if any(t.op.kind == "moe" for t in later):
         said.append("experts are chosen independently and evenly; the expected distinct ones are read")
     if layout != Layout():
-        said.append(f"{layout.tp} ranks, ring collectives that do not overlap with compute")
+        link = link_for(machine, layout.tp)
+        rate = format_decimal(link.bytes_per_s, "B/s")
+        said.append(f"{layout.tp} ranks, collectives over {link.name} at {rate} one way, not overlapped")
     if any(t.op.place == "host" for t in later):
         said.append(_host_sentence(plan))
     if cached:

@@ -18,7 +18,7 @@ CHANGES = {
     "tokens": "shorter sequences",
     "kv_dtype": "KV cache in fewer bytes",
     "weights_dtype": "weights in fewer bytes",
-    "num_kv_heads": "a model with fewer KV heads",
+    "num_kv_heads": "another model, with fewer KV heads",
     "tp": "more devices",
     "capacity_bytes": "more memory per device",
 }
@@ -95,7 +95,8 @@ def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterato
     """Yield the verdict, the ledger, how far it goes, and the ways out."""
     missing = format_bytes(abs(ledger.headroom_bytes))
     asked = f"{ledger.seqs:,} x {ledger.tokens:,} tokens of {ledger.model}"
-    place = f" on {machine.name}" if machine else ""
+    several = f"{ledger.devices} x " if ledger.devices > 1 else ""
+    place = f" on {several}{machine.name}" if machine else ""
     yield verdict(
         ledger.fits,
         f"{asked} fit{place}, {missing} to spare"

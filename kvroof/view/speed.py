@@ -43,6 +43,7 @@ def estimate_view(answer: Estimate, machine: Hardware, explain: bool) -> Iterato
             ("bound by", BOUNDS[answer.bound.prefill], BOUNDS[answer.bound.decode]),
             ("MFU", f"{answer.mfu.prefill:.1%}", f"{answer.mfu.decode:.1%}"),
             ("MBU", f"{answer.mbu.prefill:.1%}", f"{answer.mbu.decode:.1%}"),
+            *_sigma(answer),
             (
                 "lower bound",
                 format_time(answer.lower_bound_s.prefill),
@@ -77,7 +78,21 @@ def _kind(answer: Estimate) -> str:
     """Return what the times are: a calibration's, or operations in series at the peaks."""
     if answer.calibration is None:
         return "uncalibrated bound"
-    return f"calibrated: {answer.calibration.name}"
+    error = answer.calibration.held_out_mape
+    said = f", kernels within {error:.0%} of points not fitted" if error is not None else ""
+    return f"calibrated: {answer.calibration.name}{said}"
+
+
+def _sigma(answer: Estimate) -> list[tuple[str, str, str]]:
+    """Return the row of one sigma around each time, where there is a calibration to give it."""
+    if answer.interval is None:
+        return []
+    first, later = answer.interval.ttft_s, answer.interval.tpot_s
+    return [("one sigma", _range(*first), _range(*later))]
+
+
+def _range(low: float, high: float) -> str:
+    return f"{format_time(low)} to {format_time(high)}"
 
 
 def op_table(title: str, ops: Sequence[OpTime], explain: bool) -> RenderableType:
@@ -120,6 +135,7 @@ def compare_view(
             "KV payload",
             "decode step (bound)",
             "bound by",
+            "fits",
             "most sequences",
         ),
         [
@@ -131,6 +147,7 @@ def compare_view(
                 format_bytes(r.payload_bytes),
                 format_time(r.tpot_s) if r.tpot_s is not None else "-",
                 BOUNDS[r.decode_bound] if r.decode_bound else "-",
+                "-" if r.fits is None else "yes" if r.fits else "no",
                 f"{r.max_seqs:,}" if r.max_seqs is not None else "-",
             )
             for r in rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,19 +13,17 @@ from rich.text import Text
 from kvroof.ground.units import format_bytes
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Group:
     """Return a table whose first `left` columns are words and the others are numbers, set right.
 
     Cells are shown as they are: a name is never read as markup.
     """
-    made = Table(
-        title=Text(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
         made.add_column(Text(name), justify="left" if index < left else "right", overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
-    return made
+    return Group(Text(title, style="bold"), made)
 
 
 def verdict(good: bool, text: str) -> Text:
