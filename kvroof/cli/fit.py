@@ -78,6 +78,7 @@ def command(
     offload_experts: bool,
     offload_kv: bool,
     tp: int,
+    pp: int,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -102,7 +103,7 @@ def command(
     arch = offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv)
     allocator = chosen_allocator(arch)
     kv_format, state_format = chosen_formats(arch, allocator, kv_dtype)
-    layout = Layout(tp=tp)
+    layout = Layout(tp=tp, pp=pp)
     check_layout(arch, layout)
     drafter = load_model(draft) if draft is not None else None
     terms = budget_terms(

@@ -53,6 +53,7 @@ def command(
     kv_dtype: str,
     weights_dtype: str,
     tp: int,
+    pp: int,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -94,7 +95,7 @@ def command(
                 kv_format=kv_format,
                 state_format=state_format,
                 allocator=allocator,
-                layout=Layout(tp=tp),
+                layout=Layout(tp=tp, pp=pp),
                 available_bytes=available,
             )
         )

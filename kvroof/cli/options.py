@@ -149,7 +149,8 @@ def _unmodelled(*axes: str) -> tuple[Callable[[F], F], ...]:
 
 
 parallel = _together(_tp, *_unmodelled("pp", "dp", "ep", "dcp"))
-served_parallel = _together(_tp, *_unmodelled("pp", "dp", "ep"))
+_pp = click.option("--pp", default=1, show_default=True, help="Pipeline stages; the fullest one decides.")
+served_parallel = _together(_tp, _pp, *_unmodelled("dp", "ep"))
 """The same where an engine's options add decode context parallelism."""
 offloading = _together(
     click.option("--offload-layers", default=0, show_default=True, help="First layers kept on the host."),

@@ -17,6 +17,7 @@ from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import params_total
 from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
 from kvroof.spec.reach import Encoder, Full, Selected, Strided
+from kvroof.spec.stages import stage_models
 
 MAX_TOKENS = 2**40
 MAX_SEQS = 2**24
@@ -263,7 +264,10 @@ def kv(
         allocated_bytes=cache_bytes(model, demand, whole, kv_format, state_format),
         num_blocks=blocks,
         empty_slots=empty,
-        bytes_per_rank=cache_bytes(model, demand, allocator, kv_format, state_format, layout.tp),
+        bytes_per_rank=max(
+            cache_bytes(stage, demand, allocator, kv_format, state_format, layout.tp)
+            for stage in stage_models(model, layout.pp)
+        ),
         kinds=kinds(model, kv_format, state_format),
         params_total=params_total(model),
         engine=figures,

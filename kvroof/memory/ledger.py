@@ -16,12 +16,14 @@ from kvroof.memory.budget import check_utilization as check_utilization
 from kvroof.memory.demand import Demand, equal_lengths
 from kvroof.memory.engines.engine import Question
 from kvroof.memory.kv import assumptions, check_demand, check_served, engine_formats
+from kvroof.memory.pipeline import fullest
 from kvroof.memory.terms import Term, given
 from kvroof.memory.ways_out import WayOut as WayOut
 from kvroof.memory.ways_out import ways_out
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
+from kvroof.spec.stages import stage_models
 from kvroof.spec.weights import WeightFormats
 
 
@@ -114,6 +116,30 @@ def fit(
         if length is not None and length < 1:
             raise BadInput(f"{length} is not a positive number of tokens", where=option)
     check_layout(model, layout)
+    if layout.pp > 1:
+        stages = (
+            fit(
+                stage,
+                capacity_bytes,
+                tokens=tokens,
+                seqs=seqs,
+                utilization=utilization,
+                reserve_bytes=reserve_bytes,
+                weights_bytes=weights_bytes,
+                formats=formats,
+                kv_format=kv_format,
+                state_format=state_format,
+                allocator=allocator,
+                layout=Layout(tp=layout.tp),
+                encoder_tokens=encoder_tokens,
+                terms=terms,
+                draft=draft,
+                typical_tokens=typical_tokens,
+                adapters=adapters,
+            )
+            for stage in stage_models(model, layout.pp)
+        )
+        return fullest(tuple(stages), model.name, layout.devices)
     demand = equal_lengths(tokens, seqs, encoder_tokens=encoder_tokens)
     check_demand(demand)
     check_served(demand, allocator)

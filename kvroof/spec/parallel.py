@@ -11,14 +11,15 @@ from kvroof.spec.recurrent import Recurrent
 
 @record
 class Layout:
-    """Ranks along each axis of parallelism; `tp` splits every layer over that many devices."""
+    """Ranks along each axis of parallelism: `tp` splits every layer, `pp` the stack of layers."""
 
     tp: int = static(default=1)
+    pp: int = static(default=1)
 
     @property
     def devices(self) -> int:
         """Devices of one replica."""
-        return self.tp
+        return self.tp * self.pp
 
 
 def check_layout(model: Architecture, layout: Layout) -> None:
@@ -30,8 +31,11 @@ def check_layout(model: Architecture, layout: Layout) -> None:
         BadInput: A count that is not positive, or that does not divide heads or MLP widths.
     """
     tp = layout.tp
-    if tp < 1:
-        raise BadInput(f"{tp} is not a positive number of ranks", where="--tp")
+    for axis, ranks in (("--tp", tp), ("--pp", layout.pp)):
+        if ranks < 1:
+            raise BadInput(f"{ranks} is not a positive number of ranks", where=axis)
+    if layout.pp > model.num_layers:
+        raise BadInput(f"{layout.pp} stages are more than {model.num_layers} layers", where="--pp")
     for group in model.layers:
         for mixer in group.layer.mixers:
             if isinstance(mixer, Recurrent):

@@ -1,0 +1,47 @@
+"""Pipeline stages: which layers, embedding and head each rank of a pipeline holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvroof.spec.architecture import Architecture, stack
+
+
+def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
+    """Return the layers of each stage, as even as they divide.
+
+    What is left over goes to the stages before the last, from the back, one each: the last one holds the
+    head. Source: vLLM's `get_pp_indices`.
+    """
+    even, rest = divmod(layers, stages)
+    sizes = [even] * stages
+    for back in range(2, rest + 2):
+        sizes[-back] += 1
+    return tuple(sizes)
+
+
+def stage_models(model: Architecture, stages: int) -> tuple[Architecture, ...]:
+    """Return the part of `model` that each stage holds.
+
+    The embedding and the towers are the first stage's, the last norm and the head the last one's; a tied
+    head, which cannot be shared between devices, is a second copy there.
+    """
+    layers = [model.layers[group].layer for group in model.order]
+    parts, start = [], 0
+    for index, size in enumerate(stage_sizes(len(layers), stages)):
+        groups, order = stack(layers[start : start + size])
+        first, last = index == 0, index == stages - 1
+        parts.append(
+            replace(
+                model,
+                layers=groups,
+                order=order,
+                embedding=model.embedding if first else (),
+                towers=model.towers if first else (),
+                final=model.final if last else (),
+                tied=model.tied if stages == 1 else not last,
+                checkpoint_bytes=None,
+            )
+        )
+        start += size
+    return tuple(parts)
