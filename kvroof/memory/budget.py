@@ -94,9 +94,11 @@ class Budget:
     def host_kv_bytes(self, demand: Demand) -> int:
         """Return the cache of one rank that lives in host memory."""
         away = cached_on_host(self.model)
-        return self._cache_bytes(away, demand, self.kv_format) if away.layers else 0
+        return self._cache_bytes(away, demand, self.kv_format)
 
     def _cache_bytes(self, model: Architecture, demand: Demand, kv_format: KVFormat) -> int:
+        if not model.layers:
+            return 0
         kv, state = engine_formats(model, self.allocator, kv_format, self.state_format)
         return cache_bytes(model, demand, self.allocator, kv, state, self.layout.tp)
 

@@ -229,6 +229,8 @@ def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
         said.append(f"the draft model {budget.draft.model.name} caches the same tokens")
     if budget.host_weights_bytes or budget.host_kv_bytes(demand):
         said.append("what is offloaded must fit into host memory, which is not checked")
+        if not budget.kv_bytes(demand):
+            said.append("the cache takes nothing of the device, which bounds neither sequences nor tokens")
     if budget.layout.tp > 1:
         said.append("the ledger is one device's, of the fullest rank")
     return tuple(said)

@@ -29,6 +29,7 @@ def fullest(ledgers: Sequence[Ledger], model: str, devices: int) -> Ledger:
         model=model,
         devices=devices,
         fits=all(ledger.fits for ledger in ledgers),
+        host_bytes=sum(ledger.host_bytes for ledger in ledgers),
         max_seqs=min(ledger.max_seqs for ledger in ledgers),
         max_tokens=min(ledger.max_tokens for ledger in ledgers),
         kv_capacity_tokens=min(ledger.kv_capacity_tokens for ledger in ledgers),

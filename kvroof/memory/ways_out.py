@@ -70,8 +70,9 @@ def _narrow(budget: Budget) -> tuple[str, ...]:
 
 
 def _holds(budget: Budget, demand: Demand) -> bool:
-    """Return whether `demand` fits in a variation of the question, which an engine may refuse."""
+    """Return whether `demand` fits in a variation of the question, which layout or engine may refuse."""
     try:
+        check_layout(budget.model, budget.layout)
         return budget.holds(demand)
     except KvroofError:
         return False
@@ -117,12 +118,7 @@ def _thinner(mixer: Mixer, heads: int) -> Mixer:
 def _more_ranks(budget: Budget, demand: Demand) -> Iterator[WayOut]:
     tp = budget.layout.tp * 2
     while tp <= 64:
-        layout = Layout(tp=tp)
-        try:
-            check_layout(budget.model, layout)
-        except KvroofError:
-            return
-        if _holds(replace(budget, layout=layout), demand):
+        if _holds(replace(budget, layout=Layout(tp=tp)), demand):
             yield WayOut(change="tp", from_=budget.layout.tp, to=tp, option=f"--tp {tp}")
             return
         tp *= 2

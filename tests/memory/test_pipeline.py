@@ -6,8 +6,10 @@ import pytest
 
 import kvroof
 from kvroof.ground.errors import BadInput
+from kvroof.memory.allocators import parse_allocator
 from kvroof.memory.kv import kv
 from kvroof.memory.ledger import fit
+from kvroof.spec.offload import offload
 from kvroof.spec.parallel import Layout
 from kvroof.spec.params import params_total, weight_bytes
 from kvroof.spec.stages import stage_models, stage_sizes
@@ -71,3 +73,26 @@ def test_each_way_out_mends_every_stage():
 def test_stages_that_cannot_be_are_refused(stages):
     with pytest.raises(BadInput, match="--pp"):
         fit(LLAMA, 10**11, layout=Layout(pp=stages))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("bloom", 2), ("bloom", 4), ("codellama-13b", 4), ("helium-2b", 2)]
+)
+def test_ways_out_offer_only_heads_that_the_ranks_divide(name, ranks):
+    ledger = fit(kvroof.load_model(name), 2**31, tokens=4096, seqs=2, layout=Layout(tp=ranks))
+    heads = [way.to for way in ledger.ways_out if way.change == "num_kv_heads"]
+    assert not ledger.fits
+    assert all(max(h, ranks) % min(h, ranks) == 0 for h in heads)
+
+
+def test_stages_share_one_host():
+    moved = offload(LLAMA, layers=32)
+    ledger = fit(moved, 80 * 10**9, layout=Layout(pp=2))
+    assert ledger.host_bytes == fit(moved, 80 * 10**9).host_bytes
+    assert any("bounds neither" in line for line in ledger.assumptions)
+
+
+def test_a_cache_that_is_all_on_the_host_leaves_an_engine_nothing_to_allocate():
+    moved = offload(LLAMA, kv=True)
+    allocator = parse_allocator("vllm")
+    assert fit(moved, 80 * 10**9, allocator=allocator).kv_bytes == 0
