@@ -9,7 +9,7 @@ from kvroof.spec.cache import Cache, State
 
 
 def caches(model: Architecture) -> Iterator[tuple[Cache, int]]:
-    """Yield each distinct cache with the number of layers that have it."""
+    """Yield the cache of each group of equal layers, with the number of layers in it."""
     for group in model.layers:
         for mixer in group.layer.mixers:
             for cache in mixer.caches:
@@ -17,7 +17,7 @@ def caches(model: Architecture) -> Iterator[tuple[Cache, int]]:
 
 
 def states(model: Architecture) -> Iterator[tuple[str, State, int]]:
-    """Yield each distinct fixed state with its kind and the number of layers that have it."""
+    """Yield the fixed state of each group of equal layers, with its kind and their number."""
     for group in model.layers:
         for mixer in group.layer.mixers:
             if mixer.state is not None:
