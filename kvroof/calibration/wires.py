@@ -9,6 +9,7 @@ import numpy as np
 
 from kvroof.calibration.points import Column
 from kvroof.ground.record import record, static
+from kvroof.roofline.collectives import ring_passes
 from kvroof.roofline.efficiency import Wire
 
 SERVED_BYTES = (4096, 2**28)
@@ -33,7 +34,7 @@ class Messages:
     @property
     def passes(self) -> int:
         """How often a ring carries the message round."""
-        return 2 if self.collective == "all_reduce" else 1
+        return ring_passes(self.collective)
 
     def take(self, chosen: Column) -> Messages:
         """Return the chosen measurements."""

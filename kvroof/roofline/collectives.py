@@ -7,6 +7,11 @@ from kvroof.ground.errors import Unsupported
 from kvroof.spec.hardware import Hardware, Link
 
 
+def ring_passes(collective: str) -> int:
+    """Return how often a ring carries the message round: an all-reduce scatters, then gathers."""
+    return 2 if collective == "all_reduce" else 1
+
+
 def sent_bytes(op: Op) -> float:
     """Return the bytes each rank sends in one execution of a ring collective; 0 for other operations.
 
@@ -15,8 +20,7 @@ def sent_bytes(op: Op) -> float:
     """
     if op.collective is None:
         return 0
-    passes = 2 if op.collective == "all_reduce" else 1
-    return passes * (op.ranks - 1) / op.ranks * op.message_bytes
+    return ring_passes(op.collective) * (op.ranks - 1) / op.ranks * op.message_bytes
 
 
 def link_for(hardware: Hardware, ranks: int) -> Link:

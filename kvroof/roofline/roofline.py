@@ -12,7 +12,7 @@ from kvroof.cost.op import Op
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.ground.numeric import maximum
 from kvroof.ground.record import record
-from kvroof.roofline.collectives import link_for, sent_bytes
+from kvroof.roofline.collectives import link_for, ring_passes, sent_bytes
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.spec.hardware import Hardware
 
@@ -114,7 +114,7 @@ def _price_collective(op: Op, hardware: Hardware, efficiency: Efficiency) -> Tim
     """Return a collective with its time on the link; its start is part of the link's time."""
     link, sent = link_for(hardware, op.ranks), op.count * sent_bytes(op)
     assert op.collective is not None
-    passes = 2.0 if op.collective == "all_reduce" else 1.0
+    passes = ring_passes(op.collective)
     wire = efficiency.wire(op.collective)
     seconds = op.count * wire.seconds(op.message_bytes, op.ranks, link.bytes_per_s, passes)
     return Timed(op=op, net_bytes=sent, compute_s=0.0, hbm_s=0.0, network_s=seconds, overhead_s=0.0)

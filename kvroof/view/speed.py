@@ -79,7 +79,7 @@ def _kind(answer: Estimate) -> str:
     if answer.calibration is None:
         return "uncalibrated bound"
     error = answer.calibration.held_out_mape
-    said = f", kernels within {error:.0%} of points not fitted" if error is not None else ""
+    said = f", kernels off by {error:.0%} on points not fitted" if error is not None else ""
     return f"calibrated: {answer.calibration.name}{said}"
 
 

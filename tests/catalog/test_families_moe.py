@@ -1,8 +1,9 @@
 """Mixture-of-experts, latent and sparse decoders: published totals and cache bytes, one law for each trap.
 
 Configs are restated from the models' `config.json` files on the hub, without the keys that decide nothing.
-A total is what transformers' own class counts on the meta device, which for the checkpoints without
-multi-token blocks is the hub's safetensors total; a cache is counted by hand.
+Totals were counted on meta tensors with transformers' own classes; Kimi-K2 is DeepSeek-V3's class under
+another name. A cache is counted by hand. What is stated in billions is from model cards, to the digits
+printed.
 """
 
 import pytest

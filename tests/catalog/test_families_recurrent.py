@@ -1,9 +1,8 @@
 """State-space, linear-attention and hybrid decoders: counts of published models, one law per trap.
 
-Totals are the ones published: safetensors headers on the Hub (Mamba, Falcon-Mamba, Zamba2, Jamba, RWKV,
-xLSTM, LFM2, MiniMax), llama.cpp's `n_params` (Granite), and otherwise transformers' own count of the
-published config (`facts/models/expected.json`: Falcon-H1, Nemotron, Qwen3-Next, Kimi-Linear, Zamba).
-State bytes are written out from the widths that the models' papers and classes give.
+Totals were counted anew on meta tensors with transformers 5.24 from these same configs; MiniMax-Text-01's,
+whose `model_type` it does not know, is the total found in public copies of its index. State bytes are
+written out from the widths that the models' papers and classes give.
 """
 
 from __future__ import annotations
