@@ -25,7 +25,7 @@ from kvroof.calibration.sources import COMPUTE, collect
 from kvroof.calibration.wires import Messages
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.ground.record import record, static
-from kvroof.roofline.collectives import link_for
+from kvroof.roofline.collectives import tiers
 from kvroof.spec.hardware import Hardware
 
 Rows: TypeAlias = dict[str, Any]
@@ -297,7 +297,7 @@ def _points(family: str, did: work.Work, rows: Table, dtype: str, kernel: str) -
 
 def _messages(name: str, rows: Rows, chosen: Any, hardware: Hardware, version: str) -> Messages:
     ranks = rows["num_gpus"][chosen].astype(np.float64)
-    links = {n: link_for(hardware, int(n)).bytes_per_s for n in np.unique(ranks)}
+    links = {n: tiers(hardware, int(n))[-1].link.bytes_per_s for n in np.unique(ranks)}
     return Messages(
         collective=name,
         ranks=ranks,

@@ -78,7 +78,8 @@ def fit_wire(messages: Messages) -> FittedWire:
     bounds = np.log([_LIMITS.get(name, (1e-9, 1.0)) for name in free]).T
 
     def made(theta: Any) -> Wire:
-        return replace(prior, **{n: float(v) for n, v in zip(free, np.exp(theta), strict=True)})
+        moved: dict[str, Any] = {n: float(v) for n, v in zip(free, np.exp(theta), strict=True)}
+        return replace(prior, **moved)
 
     def misfit(theta: Any) -> Any:
         off = (np.log(fitted.predict(made(theta))) - np.log(fitted.seconds)) / NOISE

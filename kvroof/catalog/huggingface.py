@@ -44,6 +44,7 @@ _SCALING_ONLY = frozenset(
     {"rope_scaling", "rope_parameters", "auto_map", "generation_config", "task_specific_params"}
 )
 
+MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _NO_TOWER = "the file describes no vision or audio tower, so none is counted"
 
 
@@ -86,7 +87,7 @@ def read_architecture(
     towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
     limit = text.optional_integer("max_position_embeddings", maximum=2**40)
     limit = limit or text.optional_integer("max_target_positions", maximum=2**40)
-    state_dtype = _state_dtype(text)
+    state_dtype, mtp_layers = _state_dtype(text), _mtp_layers(text)
     for config in {id(c): c for c in (root, parts.scope, text)}.values():
         _refuse_unread(config)
     architecture = Architecture(
@@ -105,6 +106,7 @@ def read_architecture(
         formats=unquantised(dtype),
         dtype=dtype.name,
         state_dtype=state_dtype,
+        mtp_layers=mtp_layers,
         max_position_embeddings=limit,
         notes=(_NO_TOWER,) if parts.outer in TOWERS and not towers else (),
     )
@@ -118,6 +120,12 @@ def _state_dtype(config: Config) -> str | None:
     said = [config.text(key, "") for key in ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")]
     named = [name for name in said if name not in ("", "auto")]
     return parse_dtype(named[0], config.where).name if named else None
+
+
+def _mtp_layers(config: Config) -> int:
+    """Return the layers that a checkpoint has to draft tokens with."""
+    said = (config.optional_integer(key, minimum=0, maximum=64) for key in MTP_KEYS)
+    return next((layers for layers in said if layers), 0)
 
 
 def _family_name(parts: Parts) -> str:

@@ -9,6 +9,7 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.serving.comparison import compare
+from kvroof.spec.parallel import Layout
 
 
 @click.command("compare")
@@ -31,7 +32,7 @@ def command(
     utilization: float,
     kv_dtype: str,
     weights_dtype: str,
-    tp: int,
+    layout: Layout,
     ignore_keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -47,7 +48,7 @@ def command(
         seqs=seqs,
         kv_dtype=kv_dtype,
         weights_dtype=weights_dtype,
-        tp=tp,
+        layout=layout,
         utilization=utilization,
     )
     if as_json:

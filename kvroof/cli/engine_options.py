@@ -21,6 +21,7 @@ from kvroof.memory.allocators import (
 from kvroof.memory.engines.engine import Formats
 from kvroof.memory.kv import engine_formats
 from kvroof.spec.architecture import Architecture
+from kvroof.spec.parallel import Layout
 from kvroof.spec.precision import HF_STATE, parse_kv_format
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,7 +66,7 @@ _OPTIONS = (
     _option("--max-model-len", type=int, help="Longest sequence that is served, or `reserved` for each."),
     _option("--max-num-batched-tokens", type=int, help="Tokens in one step (llama.cpp: --ubatch-size)."),
     _option("--state-dtype", help="Recurrent state: auto (the engine's choice, else fp32), fp32, bf16."),
-    _option("--dcp", type=int, help="Ranks of decode context parallelism (vllm)."),
+    _option("--dcp", type=int, help="Ranks that share a KV head's tokens in decode."),
     _option("--spec-tokens", type=int, help="Tokens drafted per step (vllm)."),
     _option("--mtp-layers", type=int, help="The model's own drafting layers, which cache too (vllm)."),
     _option("--batches-in-flight", type=int, help="2 with asynchronous scheduling (vllm)."),
@@ -119,8 +120,8 @@ def chosen_allocator(model: Architecture, engine: str | None = None) -> Allocato
         )
     flags = {key: value for key, value in values.items() if key in _FLAGS}
     if asked not in ENGINES:
-        for key, value in flags.items():
-            if key not in ("state_dtype", "max_num_batched_tokens") and (key, value) != ("dcp", 1):
+        for key in flags:
+            if key not in ("state_dtype", "max_num_batched_tokens", "dcp"):
                 raise BadInput("is a flag of an engine", where=_spelling(key), way_out="add --engine vllm")
         return parse_allocator(
             asked, values.get("block_size"), values.get("max_model_len"), model.max_position_embeddings
@@ -141,6 +142,11 @@ def chosen_allocator(model: Architecture, engine: str | None = None) -> Allocato
     parse_allocator(asked, block, length)
     made = replace(plain_engine(cast(EngineName, asked), block, length), **flags)
     return parse_allocator(asked, block, length, engine=made)
+
+
+def with_context(layout: Layout, allocator: Allocator) -> Layout:
+    """Return the layout with `--dcp`, which an engine's own allocator counts by itself."""
+    return layout if allocator.engine is not None else replace(layout, dcp=chosen("dcp") or 1)
 
 
 def chosen_formats(model: Architecture, allocator: Allocator, kv_dtype: str) -> Formats:

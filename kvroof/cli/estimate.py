@@ -15,6 +15,7 @@ from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.offload import offload
+from kvroof.spec.parallel import Layout
 
 
 @click.command("estimate")
@@ -36,6 +37,12 @@ from kvroof.spec.offload import offload
 @options.offloading
 @click.option("--host-bandwidth", type=options.Rate(), help="Host memory's; the host runs what it holds.")
 @options.parallel
+@click.option("--expert-imbalance", type=float, help="Load of the busiest expert rank over the mean's.")
+@click.option("--spec-tokens", default=0, show_default=True, help="Tokens drafted per step.")
+@click.option("--acceptance", default=0.7, show_default=True, help="Share of drafted tokens that hold.")
+@click.option("--draft", metavar="MODEL", help="Who drafts; else the model's own layers, or a look-up.")
+@click.option("--adapters", default=0, show_default=True, help="LoRA adapters that requests choose among.")
+@click.option("--adapter-rank", default=16, show_default=True, help="Rank of each adapter.")
 @options.calibrated
 @options.ignore_key
 @options.explain
@@ -60,7 +67,13 @@ def command(
     offload_experts: bool,
     offload_kv: bool,
     host_bandwidth: float | None,
-    tp: int,
+    layout: Layout,
+    expert_imbalance: float | None,
+    spec_tokens: int,
+    acceptance: float,
+    draft: str | None,
+    adapters: int,
+    adapter_rank: int,
     calibration: str,
     ignore_keys: tuple[str, ...],
     explain: bool,
@@ -71,20 +84,32 @@ def command(
     \b
     kvroof estimate llama-3.1-8b h100-sxm
     kvroof estimate deepseek-v3 h200-sxm --tp 8 --isl 4000 --osl 1000 --batch 64 --explain
+    kvroof estimate deepseek-v3 h200-sxm --dp 32 --ep 32 --redundant-experts 32 --batch 4096
+    kvroof estimate llama-3.1-70b h100-sxm --tp 4 --spec-tokens 3 --draft llama-3.2-1b
     """
     arch, machine = load_model(model, ignore_keys=ignore_keys), load_hardware(hw)
+    efficiency = _efficiency(calibration, machine)
     plan = Plan.of(
         offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv),
         machine,
-        tp=tp,
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=layout.dp,
+        ep=layout.ep,
+        dcp=layout.dcp,
+        redundant_experts=layout.redundant_experts,
+        expert_imbalance=expert_imbalance,
         kv_dtype=kv_dtype,
         weights_dtype=weights_dtype,
         compute_dtype=compute_dtype,
         block_size=block_size,
         io_aware=not materialised,
         host_bytes_per_s=host_bandwidth,
-        efficiency=_efficiency(calibration, machine),
+        efficiency=efficiency,
+        adapters=adapters,
+        adapter_rank=adapter_rank,
     )
+    drafter = Plan.of(draft, machine, tp=layout.tp, efficiency=efficiency) if draft is not None else None
     answer = estimate(
         plan,
         isl=isl,
@@ -93,6 +118,9 @@ def command(
         chunk=chunk,
         cached_prefix=cached_prefix,
         encoder_tokens=encoder_tokens,
+        spec_tokens=spec_tokens,
+        acceptance=acceptance,
+        draft=drafter,
         utilization=utilization,
         reserve_bytes=reserve,
     )

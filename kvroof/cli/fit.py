@@ -9,7 +9,13 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.engine_options import chosen, chosen_allocator, chosen_formats, engine_options
+from kvroof.cli.engine_options import (
+    chosen,
+    chosen_allocator,
+    chosen_formats,
+    engine_options,
+    with_context,
+)
 from kvroof.cli.output import print_json, print_view
 from kvroof.ground.errors import BadInput
 from kvroof.memory.budget import Draft
@@ -77,8 +83,7 @@ def command(
     offload_layers: int,
     offload_experts: bool,
     offload_kv: bool,
-    tp: int,
-    pp: int,
+    layout: Layout,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -103,14 +108,14 @@ def command(
     arch = offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv)
     allocator = chosen_allocator(arch)
     kv_format, state_format = chosen_formats(arch, allocator, kv_dtype)
-    layout = Layout(tp=tp, pp=pp)
+    layout = with_context(layout, allocator)
     check_layout(arch, layout)
     drafter = load_model(draft) if draft is not None else None
     terms = budget_terms(
         arch,
         allocator,
         seqs,
-        tp,
+        layout.tp,
         tokens=chosen("max_model_len") or arch.max_position_embeddings,
         tokens_per_step=chosen("max_num_batched_tokens"),
         reserved=not options.left_out("reserve"),

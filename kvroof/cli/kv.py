@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from kvroof.catalog.models import load_model
 from kvroof.cli import options
-from kvroof.cli.engine_options import chosen_allocator, chosen_formats, engine_options
+from kvroof.cli.engine_options import chosen_allocator, chosen_formats, engine_options, with_context
 from kvroof.cli.output import plain, print_json, print_view
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import MIB
@@ -52,8 +53,7 @@ def command(
     log_file: str | None,
     kv_dtype: str,
     weights_dtype: str,
-    tp: int,
-    pp: int,
+    layout: Layout,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -75,7 +75,8 @@ def command(
     if log is not None and len(models) > 1:
         raise BadInput("a log is of one model", where="--log", way_out="name one MODEL")
     if log is not None:
-        tp = log.number("tp") or tp if options.left_out("tp") else tp
+        tp = log.number("tp")
+        layout = replace(layout, tp=tp) if tp and options.left_out("tp") else layout
         kv_dtype = log.settings.get("kv_dtype", kv_dtype) if kv_dtype == "auto" else kv_dtype
     reports: list[KVReport] = []
     lines: tuple[ExplainedLine, ...] = ()
@@ -95,7 +96,7 @@ def command(
                 kv_format=kv_format,
                 state_format=state_format,
                 allocator=allocator,
-                layout=Layout(tp=tp, pp=pp),
+                layout=with_context(layout, allocator),
                 available_bytes=available,
             )
         )
@@ -107,7 +108,7 @@ def command(
                 engine=allocator.engine,
                 kv_format=kv_format,
                 state_format=state_format,
-                tp=tp,
+                tp=layout.tp,
                 available_bytes=available,
                 context=None if options.left_out("tokens") else tokens,
             )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import parse_rate, parse_size
-from kvroof.spec.parallel import refuse_unmodelled
+from kvroof.spec.parallel import Layout
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,11 +75,6 @@ def left_out(option: str) -> bool:
     return source is click.core.ParameterSource.DEFAULT
 
 
-def _one_rank(ctx: click.Context, param: click.Parameter, value: int) -> int:
-    refuse_unmodelled({str(param.name): value})
-    return value
-
-
 def _known_calibration(ctx: click.Context, param: click.Parameter, value: str) -> str:
     if value in ("auto", "none"):
         return value
@@ -138,19 +134,33 @@ calibration = click.option(
 calibrated = click.option(
     "--calibration", default="auto", show_default=True, callback=_known_calibration, help=_CALIBRATION_HELP
 )
-_tp = click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks.")
+_AXES = (
+    click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks."),
+    click.option("--pp", default=1, show_default=True, help="Pipeline stages; the fullest one decides."),
+    click.option("--dp", default=1, show_default=True, help="Groups of --tp ranks, each with its requests."),
+    click.option("--ep", default=1, show_default=True, help="Parts that routed experts are dealt into."),
+    click.option(
+        "--redundant-experts", default=0, show_default=True, help="Second copies of busy experts, in all."
+    ),
+)
+_DCP = click.option("--dcp", default=1, show_default=True, help="Ranks sharing a KV head's tokens in decode.")
 
 
-def _unmodelled(*axes: str) -> tuple[Callable[[F], F], ...]:
-    return tuple(
-        click.option(f"--{axis}", default=1, callback=_one_rank, expose_value=False, hidden=True)
-        for axis in axes
-    )
+def _laid_out(function: F) -> F:
+    """Give a command its `layout` instead of the counts of ranks."""
+
+    @wraps(function)
+    def command(
+        *, tp: int, pp: int, dp: int, ep: int, redundant_experts: int, dcp: int = 1, **rest: Any
+    ) -> Any:
+        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, redundant_experts=redundant_experts)
+        return function(layout=layout, **rest)
+
+    return cast(F, command)
 
 
-parallel = _together(_tp, *_unmodelled("pp", "dp", "ep", "dcp"))
-_pp = click.option("--pp", default=1, show_default=True, help="Pipeline stages; the fullest one decides.")
-served_parallel = _together(_tp, _pp, *_unmodelled("dp", "ep"))
+parallel = _together(*_AXES, _DCP, _laid_out)
+served_parallel = _together(*_AXES, _laid_out)
 """The same where an engine's options add decode context parallelism."""
 offloading = _together(
     click.option("--offload-layers", default=0, show_default=True, help="First layers kept on the host."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from kvroof.ground.numeric import minimum
 from kvroof.spec.reach import Reach, Selected, Strided
 from kvroof.spec.workload import Step
@@ -39,7 +41,7 @@ def cross_written(step: Step) -> int:
 
 def begins(step: Step) -> bool:
     """Return whether a sequence of the step may be at its start, where its encoder's entries are made."""
-    return step.kind == "prefill"
+    return any(phase == "prefill" for phase, _ in step.phases)
 
 
 def cross_queries(step: Step) -> int:
@@ -81,3 +83,27 @@ def distinct_experts(num_experts: float, per_token: float, tokens: float) -> flo
     """
     missed: float = (1 - minimum(per_token / num_experts, 1.0)) ** tokens
     return num_experts * (1 - missed)
+
+
+def reached_ranks(ranks: float, per_token: float) -> float:
+    """Return the expert ranks that a token is expected to reach, `n (1 - (1 - 1/n)^k)`."""
+    missed: float = (1 - 1 / ranks) ** per_token
+    return ranks * (1 - missed)
+
+
+def busiest_share(pairs: float, ranks: int, imbalance: float | None = None) -> float:
+    """Return the share of the token-expert pairs that the busiest of `ranks` computes.
+
+    `imbalance` is its load over the mean's. With None tokens choose at random: the mean and
+    `0.8 sqrt(2 ln n)` standard deviations of a binomial, about the largest of n. Trained routers are less
+    even than chance, balanced placements (redundant experts) more.
+
+    Source: extreme-value approximation; checked in `tests/cost/test_experts.py` against drawing.
+    """
+    if ranks == 1:
+        return 1
+    if imbalance is not None:
+        return minimum(imbalance / ranks, 1)
+    deviation: float = ((1 / ranks) * (1 - 1 / ranks) / pairs) ** 0.5
+    spread = 0.8 * math.sqrt(2 * math.log(ranks)) * deviation
+    return minimum(1 / ranks + spread, 1.0)

@@ -9,7 +9,7 @@ from kvroof.ground.numeric import ceil_div
 from kvroof.spec.attention import Attention, LatentAttention
 from kvroof.spec.precision import KVFormat
 from kvroof.spec.weights import WHOLE, Format
-from kvroof.spec.workload import Step
+from kvroof.spec.workload import Phase, Step
 
 TILE = 128
 """Rows and columns of the output tile of a product, and query rows of a prefill, that make one item."""
@@ -29,17 +29,17 @@ def weights_kind(stored: Format) -> str:
     return NARROW.get(name, "int4")
 
 
-def attention_family(mixer: Attention, step: Step, kv: KVFormat, latent: str) -> str:
+def attention_family(mixer: Attention, phase: Phase, kv: KVFormat, latent: str) -> str:
     """Return the kernels that score a cache: `attention` or `mla`, the phase, and a narrow cache's dtype."""
     absorbed = isinstance(mixer, LatentAttention) and latent == "absorbed"
-    phase = "decode" if absorbed else step.kind
+    kernels = "decode" if absorbed else phase
     head = "mla" if isinstance(mixer, LatentAttention) else "attention"
-    return f"{head}.{phase}.fp8" if kv.k.name.startswith("fp8") else f"{head}.{phase}"
+    return f"{head}.{kernels}.fp8" if kv.k.name.startswith("fp8") else f"{head}.{kernels}"
 
 
-def attention_items(mixer: Attention, step: Step, heads: int, kv_heads: int) -> float:
+def attention_items(mixer: Attention, step: Step, phase: Phase, heads: int, kv_heads: int) -> float:
     """Return the work items on one rank: sequences x KV heads in decode, query tiles in prefill."""
-    if step.kind == "decode":
+    if phase == "decode":
         if isinstance(mixer, LatentAttention):
             return step.seqs * ceil_div(heads, LATENT_HEADS)
         return step.seqs * kv_heads

@@ -8,7 +8,7 @@ from kvroof.ground.record import record, static
 
 Kind: TypeAlias = Literal["gemm", "attention", "moe", "scan", "lookup", "vector", "collective", "host"]
 Place: TypeAlias = Literal["device", "host"]
-Collective: TypeAlias = Literal["all_reduce", "all_gather"]
+Collective: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
 
 @record
@@ -18,7 +18,7 @@ class Op:
     FLOPs count a multiply-add as two. HBM traffic is kept apart by what is read: weights once per
     step, cached keys and values per sequence, activations in and out. `compute` lists the arithmetic
     to run in, first choice first. `place` is where its weights or its cache live. A collective moves a
-    message of `message_bytes` among the ranks.
+    message of `message_bytes` among `ranks` that are `stride` devices apart.
 
     What a calibration needs besides: `family` names the kernels it is measured with, `items` are the work
     items they are cut into, `depth` the chain of the longest one (cached tokens, or the inner dimension),
@@ -35,6 +35,7 @@ class Op:
     message_bytes: float = 0
     collective: Collective | None = static(default=None)
     ranks: int = static(default=1)
+    stride: int = static(default=1)
     compute: tuple[str, ...] = static(default=("bf16", "fp16", "fp32"))
     launches: float = 1
     family: str = static(default="")

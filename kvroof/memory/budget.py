@@ -71,12 +71,12 @@ class Budget:
         """The weights on the fullest rank: as given, else counted."""
         if self.weights_bytes is not None:
             return self.weights_bytes
-        return weight_bytes(self.model, self.formats, self.layout.tp) - self.host_weights_bytes
+        return weight_bytes(self.model, self.formats, self.layout) - self.host_weights_bytes
 
     @property
     def host_weights_bytes(self) -> int:
         """The weights of one rank that live in host memory."""
-        return host_weight_bytes(self.model, self.formats, self.layout.tp)
+        return host_weight_bytes(self.model, self.formats, self.layout)
 
     @property
     def available_bytes(self) -> int:
@@ -100,7 +100,7 @@ class Budget:
         if not model.layers:
             return 0
         kv, state = engine_formats(model, self.allocator, kv_format, self.state_format)
-        return cache_bytes(model, demand, self.allocator, kv, state, self.layout.tp)
+        return cache_bytes(model, demand, self.allocator, kv, state, self.layout)
 
     def holds(self, demand: Demand) -> bool:
         """Return whether weights, reserve and `demand` stay within the budget."""

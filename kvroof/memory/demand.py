@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
+from kvroof.ground.numeric import ceil_div, minimum
 from kvroof.ground.record import record
 
 
@@ -49,3 +51,30 @@ def ragged(lengths: Iterable[int], shared_prefix: int = 0, encoder_tokens: int =
     """Return sequences of the given lengths."""
     counted = tuple(Counter(lengths).items())
     return Demand(lengths=counted, shared_prefix=shared_prefix, encoder_tokens=encoder_tokens)
+
+
+def busiest(demand: Demand, groups: int) -> Demand:
+    """Return what the fullest of `groups` holds when each takes an even share of the sequences.
+
+    Of lengths that differ the longest are taken: no engine balances their sum exactly.
+    """
+    if groups == 1:
+        return demand
+    left, taken = ceil_div(demand.seqs, groups), []
+    for length, count in sorted(demand.lengths, reverse=True):
+        taken.append((length, minimum(count, left)))
+        left -= taken[-1][1]
+        if not left:
+            break
+    return replace(demand, lengths=tuple(taken))
+
+
+def along_context(demand: Demand, ranks: int) -> Demand:
+    """Return what one of `ranks` holds that share the tokens of every sequence among themselves."""
+    if ranks == 1:
+        return demand
+    return replace(
+        demand,
+        lengths=tuple((ceil_div(length, ranks), count) for length, count in demand.lengths),
+        shared_prefix=demand.shared_prefix // ranks,
+    )

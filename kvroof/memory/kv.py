@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, Slots, one_copy, slots
-from kvroof.memory.demand import Demand, equal_lengths, ragged
+from kvroof.memory.demand import Demand, along_context, busiest, equal_lengths, ragged
 from kvroof.memory.engines.engine import Figures, Formats
 from kvroof.memory.layers import caches as caches
 from kvroof.memory.layers import states as states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache, State
-from kvroof.spec.parallel import Layout, check_layout
+from kvroof.spec.parallel import ALONE, Layout, check_layout
 from kvroof.spec.params import params_total
 from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
 from kvroof.spec.reach import Encoder, Full, Selected, Strided
@@ -103,20 +103,23 @@ def cache_bytes(
     allocator: Allocator = PAYLOAD,
     kv: KVFormat = BF16_KV,
     state: StateFormat = HF_STATE,
-    tp: int = 1,
+    layout: Layout = ALONE,
 ) -> int:
-    """Return the bytes `allocator` sets aside for `demand` on one of `tp` ranks; one rank holds all.
+    """Return the bytes `allocator` sets aside for `demand` on the fullest rank of a stage.
 
-    A fixed state is held whole by every sequence; the tokens of an encoder are kept beside the cache. An
-    engine counts by its own rules, in formats that are its own (`engine_formats`).
+    Its group of ranks holds a share of the sequences, and with decode context parallelism a rank a share
+    of their tokens. A fixed state is held whole by every sequence; the tokens of an encoder are kept beside
+    the cache. An engine counts by its own rules, in formats that are its own (`engine_formats`).
     """
+    demand = busiest(demand, layout.dp)
     if allocator.engine is not None:
-        return allocator.engine.hold(model, demand, kv, state, tp).held_bytes
+        return allocator.engine.hold(model, demand, kv, state, layout.tp).held_bytes
+    held = along_context(demand, layout.dcp)
     growing = sum(
-        layers * _slots(demand, cache, allocator).reserved * kv.token_bytes(cache, tp)
+        layers * _slots(held, cache, allocator).reserved * kv.token_bytes(cache, layout.tp)
         for cache, layers in caches(model)
     )
-    return growing + demand.seqs * fixed_bytes(model, state, tp)
+    return growing + demand.seqs * fixed_bytes(model, state, layout.tp)
 
 
 def _slots(demand: Demand, cache: Cache, allocator: Allocator) -> Slots:
@@ -265,7 +268,7 @@ def kv(
         num_blocks=blocks,
         empty_slots=empty,
         bytes_per_rank=max(
-            cache_bytes(stage, demand, allocator, kv_format, state_format, layout.tp)
+            cache_bytes(stage, demand, allocator, kv_format, state_format, layout)
             for stage in stage_models(model, layout.pp)
         ),
         kinds=kinds(model, kv_format, state_format),
@@ -317,7 +320,11 @@ def assumptions(
     limit = model.max_position_embeddings
     if limit is not None and demand.longest > limit:
         said.append(f"{demand.longest} tokens are beyond max_position_embeddings = {limit}")
-    if layout.tp > 1 and any(c.split < layout.tp for c, _ in caches(model)):
+    if layout.dp > 1:
+        said.append(f"{layout.dp} groups of ranks each hold their own share of the sequences")
+    if layout.dcp > 1:
+        said.append(f"{layout.dcp} ranks share the tokens of each KV head they would hold copies of")
+    elif layout.tp > 1 and any(c.split < layout.tp for c, _ in caches(model)):
         said.append(f"with {layout.tp} ranks, KV heads (or the latent) are replicated")
     if allocator.name == "reserved":
         said.append(f"{allocator.max_model_len} tokens are reserved for every sequence")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator
@@ -116,30 +118,6 @@ def fit(
         if length is not None and length < 1:
             raise BadInput(f"{length} is not a positive number of tokens", where=option)
     check_layout(model, layout)
-    if layout.pp > 1:
-        stages = (
-            fit(
-                stage,
-                capacity_bytes,
-                tokens=tokens,
-                seqs=seqs,
-                utilization=utilization,
-                reserve_bytes=reserve_bytes,
-                weights_bytes=weights_bytes,
-                formats=formats,
-                kv_format=kv_format,
-                state_format=state_format,
-                allocator=allocator,
-                layout=Layout(tp=layout.tp),
-                encoder_tokens=encoder_tokens,
-                terms=terms,
-                draft=draft,
-                typical_tokens=typical_tokens,
-                adapters=adapters,
-            )
-            for stage in stage_models(model, layout.pp)
-        )
-        return fullest(tuple(stages), model.name, layout.devices)
     demand = equal_lengths(tokens, seqs, encoder_tokens=encoder_tokens)
     check_demand(demand)
     check_served(demand, allocator)
@@ -158,6 +136,17 @@ def fit(
         terms=terms,
         draft=draft,
     )
+    if layout.pp == 1:
+        return _ledger(budget, demand, typical_tokens, adapters)
+    stages = (replace(budget, model=stage, layout=layout.stage) for stage in stage_models(model, layout.pp))
+    ledgers = tuple(_ledger(stage, demand, typical_tokens, adapters) for stage in stages)
+    return fullest(ledgers, model.name, layout.devices)
+
+
+def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters: tuple[int, int]) -> Ledger:
+    """Return the ledger of one stage, of equal sequences."""
+    model, allocator, layout = budget.model, budget.allocator, budget.layout
+    ((tokens, seqs),) = demand.lengths
     kv_bytes, stored = budget.kv_bytes(demand), budget.stored_weights_bytes
     total = stored + kv_bytes + budget.reserved_bytes
     most = max_seqs(budget, tokens)
@@ -166,16 +155,18 @@ def fit(
     question = Question(
         tokens=tokens,
         seqs=max(admitted, 1),
-        utilization=utilization,
-        kv_dtype=engine_formats(model, allocator, kv_format, state_format)[0].name,
+        utilization=budget.utilization,
+        kv_dtype=engine_formats(model, allocator, budget.kv_format, budget.state_format)[0].name,
         tp=layout.tp,
+        dp=layout.dp,
+        ep=layout.ep,
         adapters=adapters[0],
         adapter_rank=adapters[1],
     )
     return Ledger(
         model=model.name,
         fits=budget.holds(demand),
-        capacity_bytes=capacity_bytes,
+        capacity_bytes=budget.capacity_bytes,
         budget_bytes=budget.budget_bytes,
         weights_bytes=stored,
         kv_bytes=kv_bytes,
@@ -190,12 +181,19 @@ def fit(
         max_tokens=max_tokens(budget, seqs),
         kv_capacity_tokens=capacity_tokens(budget, tokens, most),
         ways_out=() if budget.holds(demand) else tuple(ways_out(budget, demand)),
-        terms=terms if not reserve_bytes else (*terms, given("reserve", reserve_bytes)),
+        terms=_terms(budget),
         engine=None if engine is None else engine.name,
         admitted_seqs=admitted,
         flags=() if engine is None else engine.flags(question),
         assumptions=_assumptions(budget, demand),
     )
+
+
+def _terms(budget: Budget) -> tuple[Term, ...]:
+    """Return what the reserve consists of."""
+    if not budget.reserve_bytes:
+        return budget.terms
+    return (*budget.terms, given("reserve", budget.reserve_bytes))
 
 
 def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
@@ -231,6 +229,6 @@ def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
         said.append("what is offloaded must fit into host memory, which is not checked")
         if not budget.kv_bytes(demand):
             said.append("the cache takes nothing of the device, which bounds neither sequences nor tokens")
-    if budget.layout.tp > 1:
+    if budget.layout.stage_ranks > 1:
         said.append("the ledger is one device's, of the fullest rank")
     return tuple(said)

@@ -13,16 +13,14 @@ from kvroof.memory.allocators import Allocator
 from kvroof.spec.architecture import Architecture, Mixer
 from kvroof.spec.attention import LatentAttention
 from kvroof.spec.ffn import FFN, MoE
-from kvroof.spec.params import weight_bytes
-from kvroof.spec.weights import Weight
+from kvroof.spec.parallel import Layout
+from kvroof.spec.params import adapter_sides, weight_bytes
+from kvroof.spec.weights import MAX_ADAPTERS, in_features, out_features
 
 NON_TORCH_BYTES = 35 * GIB // 100
 """CUDA context and libraries: 0.35 GiB. Source: the log of github.com/vllm-project/vllm/issues/10517."""
 PROFILED_SEQS = 256
 """Sequences whose logits vLLM holds when it measures its peak (its default `max_num_seqs`)."""
-ADAPTED = ("attention", "ffn", "shared_expert")
-"""Roles of the matrices that have an adapter; routed experts have none."""
-MAX_ADAPTERS = 2**20
 
 
 @record
@@ -62,24 +60,18 @@ def _widths(mixers: tuple[Mixer, ...], ffns: tuple[FFN, ...], tp: int) -> Iterat
     """Yield the elements per token that each part of a layer has alive at its widest, on one rank."""
     for mixer in mixers:
         *inner, last = mixer.projections
-        rebuilt = _out(mixer.up_projection, tp) if isinstance(mixer, LatentAttention) else 0
-        yield sum(_out(w, tp) for w in inner) + _in(last, tp) + rebuilt
+        rebuilt = out_features(mixer.up_projection, tp) if isinstance(mixer, LatentAttention) else 0
+        yield sum(out_features(w, tp) for w in inner) + in_features(last, tp) + rebuilt
     for ffn in ffns:
         if isinstance(ffn, MoE):
             up, down = ffn.experts
-            routed = ffn.num_experts_per_tok * (max(_out(up, tp), _out(down, tp)) + _in(down, tp))
-            yield routed + sum(_out(w, tp) for w in ffn.shared_experts)
+            routed = ffn.num_experts_per_tok * (
+                max(out_features(up, tp), out_features(down, tp)) + in_features(down, tp)
+            )
+            yield routed + sum(out_features(w, tp) for w in ffn.shared_experts)
         else:
             up, down = ffn.projections
-            yield _out(up, tp) + _in(down, tp)
-
-
-def _out(weight: Weight, tp: int) -> int:
-    return ceil_div(weight.shape[-1], 1 if weight.split_rows else min(tp, weight.split))
-
-
-def _in(weight: Weight, tp: int) -> int:
-    return ceil_div(weight.shape[-2], min(tp, weight.split) if weight.split_rows else 1)
+            yield out_features(up, tp) + in_features(down, tp)
 
 
 def adapters(model: Architecture, count: int, rank: int, tp: int = 1) -> Term:
@@ -96,13 +88,7 @@ def adapters(model: Architecture, count: int, rank: int, tp: int = 1) -> Term:
     for option, value in (("--adapters", count), ("--adapter-rank", rank)):
         if not 1 <= value <= MAX_ADAPTERS:
             raise BadInput(f"{value} is not between 1 and {MAX_ADAPTERS}", where=option)
-    sides = sum(
-        g.count * (_in(w, tp) * (2 if w.name.endswith("gate_up_proj") else 1) + _out(w, tp))
-        for g in model.layers
-        for part in (*g.layer.mixers, *g.layer.ffns)
-        for w in part.weights
-        if w.role in ADAPTED and len(w.shape) == 2 and w.count == 1
-    )
+    sides = sum(g.count * adapter_sides(g.layer, tp) for g in model.layers)
     each = DTYPES[model.dtype].row_bytes(1)
     size = count * rank * sides * each
     words = f"{count} adapters x rank {rank} x {sides} (in + out of every matrix) x {each} B = {size:,} B"
@@ -198,7 +184,7 @@ def budget_terms(
     if lora is not None:
         found.append(adapters(model, *lora, tp))
     if draft is not None:
-        size = weight_bytes(draft, None, tp)
+        size = weight_bytes(draft, None, Layout(tp=tp))
         words = f"weights of {draft.name}, counted tensor by tensor = {size:,} B"
         found.append(Term(name="draft weights", term_bytes=size, arithmetic=words, loaded=True))
     return tuple(term for term in found if term is not None)

@@ -13,7 +13,7 @@ from kvroof.memory.budget import Budget, largest, max_seqs, max_tokens
 from kvroof.memory.demand import Demand
 from kvroof.spec.architecture import Architecture, Mixer
 from kvroof.spec.attention import GroupedAttention
-from kvroof.spec.parallel import Layout, check_layout
+from kvroof.spec.parallel import check_layout
 from kvroof.spec.precision import KVFormat
 from kvroof.spec.weights import stored_as
 
@@ -118,7 +118,7 @@ def _thinner(mixer: Mixer, heads: int) -> Mixer:
 def _more_ranks(budget: Budget, demand: Demand) -> Iterator[WayOut]:
     tp = budget.layout.tp * 2
     while tp <= 64:
-        if _holds(replace(budget, layout=Layout(tp=tp)), demand):
+        if _holds(replace(budget, layout=replace(budget.layout, tp=tp)), demand):
             yield WayOut(change="tp", from_=budget.layout.tp, to=tp, option=f"--tp {tp}")
             return
         tp *= 2

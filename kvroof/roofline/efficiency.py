@@ -7,6 +7,7 @@ written once for floats, NumPy and JAX.
 
 from __future__ import annotations
 
+import math
 from dataclasses import field, replace
 from functools import reduce
 
@@ -15,6 +16,8 @@ from kvroof.ground.record import record, static
 
 TINY_S = 1e-12
 DEPTH_UNIT = 1024
+TREE_RANKS = 16
+"""Ranks from which a tree is weighed against a ring; among fewer a one-shot is quicker than either."""
 MISS_POWER = 12
 """How sharply a working set stops fitting a cache that is swept from end to end (LRU: at once)."""
 
@@ -94,9 +97,12 @@ class Wire:
     `ring_s + p (n - 1) / n m / B` with p = 2 passes for an all-reduce and 1 for the others. Starts grow
     by `per_rank` of themselves with each rank beyond two. `B = net (2 / n)**crowding` of the link's rate,
     one way; crowding is what ranks behind one switch or bridge take from each other. Without `start_s`
-    there is no one-shot.
+    there is no one-shot. All-reduces may also take a double tree, whose start grows with the `2 log2 n` hops
+    it takes and which sends `2 m`, or, with `in_switch`, a switch that sums what passes through it, so that
+    each rank sends `m`; a fitted ring already holds what the switch gave.
 
-    Source: Patarasuk and Yuan 2009 (ring); TensorRT-LLM's and vLLM's custom all-reduce (one and two steps).
+    Source: Sanders, Speck and Traeff 2009 (double trees); NVIDIA's Hopper white paper (NVLink SHARP);
+    Patarasuk and Yuan 2009 (ring); TensorRT-LLM's and vLLM's custom all-reduce (one and two steps).
     """
 
     ring_s: float = 0.0
@@ -104,16 +110,34 @@ class Wire:
     net: float = 1.0
     crowding: float = 0.0
     start_s: float | None = None
+    in_switch: bool = static(default=False)
 
-    def seconds(self, message_bytes: float, ranks: float, bytes_per_s: float, passes: float = 1.0) -> float:
-        """Return the seconds to move a message of `message_bytes` (gathered size) among `ranks`."""
+    def seconds(
+        self,
+        message_bytes: float,
+        ranks: float,
+        bytes_per_s: float,
+        passes: float = 1.0,
+        *,
+        in_switch: bool = False,
+    ) -> float:
+        """Return the seconds to move a message of `message_bytes` (gathered size) among `ranks`.
+
+        `in_switch` says that the collective is an all-reduce on links whose switch can sum.
+        """
         crowded: float = (2 / ranks) ** self.crowding
         rate = self.net * crowded * bytes_per_s
         growth = 1 + self.per_rank * (ranks - 2)
-        ring = self.ring_s * growth + passes * (ranks - 1) / ranks * message_bytes / rate
-        if self.start_s is None:
-            return ring
-        return minimum(ring, self.start_s * growth + (ranks - 1) * message_bytes / rate)
+        best = self.ring_s * growth + passes * (ranks - 1) / ranks * message_bytes / rate
+        if self.start_s is not None:
+            best = minimum(best, self.start_s * growth + (ranks - 1) * message_bytes / rate)
+        if passes == 2 and isinstance(ranks, int) and ranks >= TREE_RANKS:
+            hops = 2 * math.log2(ranks)
+            tree = self.ring_s * (1 + self.per_rank * (hops - 2)) + 2 * message_bytes / rate
+            best = minimum(best, tree)
+        if in_switch and self.in_switch:
+            best = minimum(best, self.ring_s + message_bytes / rate)
+        return best
 
 
 @record
@@ -164,7 +188,7 @@ class Efficiency:
             return self.wires[collective]
         known = self.wires.get("all_reduce")
         if known is None:
-            return Wire(ring_s=self.launch_s, net=self.net)
+            return Wire(ring_s=self.launch_s, net=self.net, in_switch=True)
         return replace(known, start_s=None)
 
     def spread(self, wanted: str) -> float:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
-from kvroof.cost.forward import Run, forward
+from kvroof.cost.communication import passed_on
+from kvroof.cost.forward import forward
 from kvroof.cost.op import Op
+from kvroof.cost.products import Run
 from kvroof.ground.dtypes import DTYPES, parse_dtype
+from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import maximum, minimum
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, parse_allocator
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
-from kvroof.roofline.roofline import Host, Timed, arithmetic, price_all, serial_s
+from kvroof.roofline.roofline import Host, Timed, arithmetic, price, price_all, repeated, serial_s
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import Execution, LatentAttention
 from kvroof.spec.hardware import Hardware
-from kvroof.spec.parallel import Layout, check_layout
+from kvroof.spec.parallel import ALONE, Layout, check_layout
 from kvroof.spec.params import parse_formats, weight_bytes
 from kvroof.spec.precision import KVFormat, parse_kv_format
-from kvroof.spec.weights import WeightFormats
+from kvroof.spec.stages import stage_models
+from kvroof.spec.weights import MAX_ADAPTERS, WeightFormats
 from kvroof.spec.workload import Step
 
 
 @record
 class Plan:
-    """A model on `layout.devices` machines, with the dtypes and the efficiency it runs at."""
+    """A model on `layout.devices` devices, with the dtypes and the efficiency it runs at."""
 
     model: Architecture
     hardware: Hardware
-    layout: Layout = Layout()
+    layout: Layout = ALONE
     kv_format: KVFormat
     formats: WeightFormats | None = None
     allocator: Allocator = Allocator()
@@ -38,6 +44,9 @@ class Plan:
     io_aware: bool = static(default=True)
     efficiency: Efficiency = IDENTITY
     host: Host = Host()
+    expert_imbalance: float | None = None
+    adapters: int = static(default=0)
+    adapter_rank: int = static(default=0)
 
     @classmethod
     def of(
@@ -46,6 +55,12 @@ class Plan:
         hardware: Hardware | str | Path,
         *,
         tp: int = 1,
+        pp: int = 1,
+        dp: int = 1,
+        ep: int = 1,
+        dcp: int = 1,
+        redundant_experts: int = 0,
+        expert_imbalance: float | None = None,
         kv_dtype: str = "auto",
         weights_dtype: str = "auto",
         compute_dtype: str | None = None,
@@ -54,6 +69,8 @@ class Plan:
         io_aware: bool = True,
         efficiency: Efficiency = IDENTITY,
         host_bytes_per_s: float | None = None,
+        adapters: int = 0,
+        adapter_rank: int = 16,
     ) -> Plan:
         """Return a plan from names or records, checked.
 
@@ -61,6 +78,12 @@ class Plan:
             model: A catalog name, a path to a config, or an architecture.
             hardware: A catalog name, a path to a profile, or a machine.
             tp: Tensor-parallel ranks.
+            pp: Pipeline stages.
+            dp: Groups of ranks, each with sequences of its own; experts are dealt over all of them.
+            ep: Parts that routed experts are dealt into.
+            dcp: Ranks that share the tokens of each KV head in decode.
+            redundant_experts: Second copies of busy experts.
+            expert_imbalance: Load of the busiest expert rank over the mean's; None expects chance.
             kv_dtype: `auto`, a dtype, or a pair `K/V`.
             weights_dtype: Storage of the layers' matrices: `auto` or a dtype.
             compute_dtype: Arithmetic forced on every matrix; None takes what the chip has.
@@ -69,14 +92,23 @@ class Plan:
             io_aware: Whether attention keeps its scores on chip.
             efficiency: A calibration; the identity gives bounds.
             host_bytes_per_s: Bandwidth of host memory, where the host runs what is offloaded to it.
+            adapters: LoRA adapters that requests choose among; 0 for none.
+            adapter_rank: Their rank.
 
         Raises:
             BadInput: An impossible layout, dtype or name.
         """
         arch = model if isinstance(model, Architecture) else load_model(model)
         machine = hardware if isinstance(hardware, Hardware) else load_hardware(str(hardware))
-        layout = Layout(tp=tp)
+        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, redundant_experts=redundant_experts)
         check_layout(arch, layout)
+        if expert_imbalance is not None and not 1 <= expert_imbalance <= ep:
+            raise BadInput(
+                f"{expert_imbalance} is not between 1 and {ep}: the busiest rank's load over the mean's",
+                where="--expert-imbalance",
+            )
+        if not (0 <= adapters <= MAX_ADAPTERS and 1 <= adapter_rank <= MAX_ADAPTERS):
+            raise BadInput(f"{adapters} adapters of rank {adapter_rank} cannot be", where="--adapters")
         return cls(
             model=arch,
             hardware=machine,
@@ -90,12 +122,16 @@ class Plan:
             io_aware=io_aware,
             efficiency=efficiency,
             host=Host(bytes_per_s=host_bytes_per_s),
+            expert_imbalance=expert_imbalance,
+            adapters=adapters,
+            adapter_rank=adapter_rank,
         )
 
     @property
     def weights_bytes(self) -> int:
-        """Weights on the fullest rank."""
-        return weight_bytes(self.model, self.formats, self.layout.tp)
+        """Weights on the fullest rank of the fullest stage."""
+        stages = stage_models(self.model, self.layout.pp)
+        return max(weight_bytes(stage, self.formats, self.layout) for stage in stages)
 
     def run(self, latent: Execution) -> Run:
         """Return how the model is executed, latent attention in the given form."""
@@ -104,9 +140,13 @@ class Plan:
             kv_format=self.kv_format,
             activation=DTYPES[self.model.dtype],
             compute=self.compute_dtype,
-            tp=self.layout.tp,
+            layout=self.layout,
             latent=latent,
             io_aware=self.io_aware,
+            fused=self.efficiency.name is None,
+            imbalance=self.expert_imbalance,
+            adapters=self.adapters,
+            adapter_rank=self.adapter_rank,
         )
 
     def cheaper(self, step: Step) -> tuple[Timed, ...]:
@@ -122,21 +162,46 @@ class Plan:
         return min(absorbed, self.time(step, "expanded"), key=serial_s)
 
     def time(self, step: Step, latent: Execution = "absorbed") -> tuple[Timed, ...]:
-        """Return the operations of one step with their seconds.
+        """Return the operations of one step of the whole deployment, as its slowest rank sees them.
+
+        The sequences are shared among the `dp` groups. In a pipeline they are cut into as many batches as
+        there are stages: the slowest stage runs each of them, and a prompt first has to fill the others.
 
         Raises:
             BadInput: A compute dtype that the machine lacks.
             Unsupported: A peak or a link that is not known.
         """
-        ops = forward(self.model, step, self.run(latent))
-        timed = price_all(ops, self.hardware, self.efficiency, self.host)
+        step = step.shared(self.layout.dp)
+        timed = self._pipelined(step, latent) if self.layout.pp > 1 else self._stage(self.model, step, latent)
         return timed if self.efficiency.name is None else (*timed, self._host_time(step))
+
+    def _stage(self, stage: Architecture, step: Step, latent: Execution) -> tuple[Timed, ...]:
+        return price_all(forward(stage, step, self.run(latent)), self.hardware, self.efficiency, self.host)
+
+    def _pipelined(self, step: Step, latent: Execution) -> tuple[Timed, ...]:
+        """Return what the slowest stage runs, and how long it waits for the others."""
+        batches = minimum(self.layout.pp, step.seqs)
+        part = step.shared(batches)
+        message = part.tokens * self.model.hidden_size * DTYPES[self.model.dtype].row_bytes(1)
+        sent = price(
+            passed_on("stage_send", 1, message, self.layout.stage_ranks), self.hardware, self.efficiency
+        )
+        stages = [(*self._stage(m, part, latent), sent) for m in stage_models(self.model, self.layout.pp)]
+        totals = [serial_s(timed) for timed in stages]
+        slowest = max(range(len(stages)), key=lambda stage: _mean(totals[stage]))
+        wait = sum(totals) - totals[slowest]
+        if all(phase == "decode" for phase, _ in step.phases):
+            wait = maximum(sum(totals) - batches * totals[slowest], 0.0)
+        bubble = Timed(op=Op(name="pipeline_bubble", kind="host", count=1), overhead_s=wait, **_NOTHING)
+        return (*(repeated(t, batches) for t in stages[slowest]), bubble)
 
     def _host_time(self, step: Step) -> Timed:
         """Return the host's own time in a step: scheduling, sampling, and what each sequence adds."""
         seconds = self.efficiency.host_step_s + self.efficiency.host_seq_s * step.seqs
-        nothing = {"net_bytes": 0.0, "compute_s": 0.0, "hbm_s": 0.0, "network_s": 0.0}
-        return Timed(op=Op(name="host", kind="host", count=1), overhead_s=seconds, **nothing)
+        return Timed(op=Op(name="host", kind="host", count=1), overhead_s=seconds, **_NOTHING)
+
+
+_NOTHING = {"net_bytes": 0.0, "compute_s": 0.0, "hbm_s": 0.0, "network_s": 0.0}
 
 
 def arithmetic_used(timed: Sequence[Timed], hardware: Hardware) -> tuple[str, ...]:
@@ -144,3 +209,8 @@ def arithmetic_used(timed: Sequence[Timed], hardware: Hardware) -> tuple[str, ..
     return tuple(
         dict.fromkeys(arithmetic(t.op, hardware) for t in timed if t.op.kind in ("gemm", "moe", "attention"))
     )
+
+
+def _mean(seconds: Any) -> float:
+    """Return a time, or the mean of an array of times."""
+    return seconds if isinstance(seconds, (int, float)) else float(seconds.mean())

@@ -6,13 +6,14 @@ Two opposite-bound operations of 1 ms each take 2 ms, where the roofline of thei
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from kvroof.cost.op import Op
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.ground.numeric import maximum
 from kvroof.ground.record import record
-from kvroof.roofline.collectives import link_for, ring_passes, sent_bytes
+from kvroof.roofline.collectives import collective_s, sent_bytes
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.spec.hardware import Hardware
 
@@ -112,11 +113,9 @@ def price(op: Op, hardware: Hardware, efficiency: Efficiency = IDENTITY, host: H
 
 def _price_collective(op: Op, hardware: Hardware, efficiency: Efficiency) -> Timed:
     """Return a collective with its time on the link; its start is part of the link's time."""
-    link, sent = link_for(hardware, op.ranks), op.count * sent_bytes(op)
     assert op.collective is not None
-    passes = ring_passes(op.collective)
-    wire = efficiency.wire(op.collective)
-    seconds = op.count * wire.seconds(op.message_bytes, op.ranks, link.bytes_per_s, passes)
+    sent = op.count * sent_bytes(op, hardware)
+    seconds = op.count * collective_s(op, hardware, efficiency.wire(op.collective))
     return Timed(op=op, net_bytes=sent, compute_s=0.0, hbm_s=0.0, network_s=seconds, overhead_s=0.0)
 
 
@@ -151,6 +150,21 @@ def price_all(
     return tuple(price(op, hardware, efficiency, host) for op in ops)
 
 
+def repeated(timed: Timed, times: float) -> Timed:
+    """Return an operation executed that many times as often."""
+    return replace(
+        timed,
+        op=replace(timed.op, count=timed.op.count * times),
+        net_bytes=timed.net_bytes * times,
+        compute_s=timed.compute_s * times,
+        hbm_s=timed.hbm_s * times,
+        network_s=timed.network_s * times,
+        overhead_s=timed.overhead_s * times,
+        excess_s=timed.excess_s * times,
+        host_s=timed.host_s * times,
+    )
+
+
 def serial_s(timed: Sequence[Timed]) -> float:
     """Return the seconds of the operations one after another."""
     return sum(t.seconds for t in timed)
@@ -177,8 +191,9 @@ def overlapped_s(timed: Sequence[Timed], hardware: Hardware) -> float:
     Activations are left out of the traffic, since fused kernels may keep them on chip; weights and the
     cache have to cross HBM.
     """
-    moving = (t for t in timed if t.op.collective is not None)
-    network = sum(t.net_bytes / link_for(hardware, t.op.ranks).bytes_per_s for t in moving)
+    at_peak = IDENTITY.wire("all_reduce")
+    moving = (t.op for t in timed if t.op.collective is not None)
+    network = sum(op.count * collective_s(op, hardware, at_peak) for op in moving)
     compute, memory = peak_compute_s(timed, hardware), compulsory_hbm_s(timed, hardware)
     return maximum(maximum(compute, memory), maximum(network, sum(t.host_s for t in timed)))
 

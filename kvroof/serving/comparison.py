@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kvroof.ground.record import record, static
 from kvroof.memory.kv import kv
@@ -11,7 +12,7 @@ from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import Bound, bound_of, serial_s
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.hardware import Hardware
-from kvroof.spec.parallel import Layout, check_layout
+from kvroof.spec.parallel import ALONE, Layout, check_layout
 from kvroof.spec.params import params_active, params_total, parse_formats
 from kvroof.spec.precision import parse_kv_format
 from kvroof.spec.workload import decode
@@ -40,7 +41,7 @@ def compare(
     seqs: int = 1,
     kv_dtype: str = "auto",
     weights_dtype: str = "auto",
-    tp: int = 1,
+    layout: Layout = ALONE,
     utilization: float = 0.9,
 ) -> tuple[Comparison, ...]:
     """Return a row per model: the cache of `seqs` sequences of `tokens`, and one decode step over it.
@@ -52,13 +53,15 @@ def compare(
         seqs: Sequences.
         kv_dtype: `auto`, a dtype or a pair.
         weights_dtype: `auto` or a dtype.
-        tp: Tensor-parallel ranks.
+        layout: How each is laid over devices.
         utilization: Share of the memory that may be used, for `max_seqs`.
 
     Raises:
         BadInput: A demand or layout that cannot be.
     """
-    return tuple(_row(m, hardware, tokens, seqs, kv_dtype, weights_dtype, tp, utilization) for m in models)
+    return tuple(
+        _row(m, hardware, tokens, seqs, kv_dtype, weights_dtype, layout, utilization) for m in models
+    )
 
 
 def _row(
@@ -68,16 +71,18 @@ def _row(
     seqs: int,
     kv_dtype: str,
     weights_dtype: str,
-    tp: int,
+    layout: Layout,
     utilization: float,
 ) -> Comparison:
-    check_layout(model, Layout(tp=tp))
+    check_layout(model, layout)
     formats = parse_formats(weights_dtype, model)
     check_utilization(utilization)
     report = kv(model, tokens=tokens, seqs=seqs, kv_format=parse_kv_format(kv_dtype, model))
     tpot, bound, most, fits = None, None, None, None
     if hardware is not None:
-        plan = Plan.of(model, hardware, tp=tp, kv_dtype=kv_dtype, weights_dtype=weights_dtype)
+        plan = replace(
+            Plan.of(model, hardware, kv_dtype=kv_dtype, weights_dtype=weights_dtype), layout=layout
+        )
         timed = plan.time(decode(seqs, tokens))
         tpot, bound = serial_s(timed), bound_of(timed)
         memory = fit(

@@ -12,12 +12,11 @@ from typing import Any
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
-from kvroof.ground.units import format_decimal
+from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import Ledger, fit
-from kvroof.roofline.collectives import link_for
-from kvroof.roofline.plan import Plan, arithmetic_used
+from kvroof.memory.terms import Term, budget_terms
+from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import (
-    Bound,
     Timed,
     bound_of,
     compulsory_hbm_s,
@@ -25,7 +24,10 @@ from kvroof.roofline.roofline import (
     peak_compute_s,
     serial_s,
 )
-from kvroof.spec.parallel import Layout
+from kvroof.serving.assumptions import assumptions
+from kvroof.serving.op_times import OpTime, mean_over_steps
+from kvroof.serving.op_times import op_times as op_times
+from kvroof.serving.speculation import speculation
 from kvroof.spec.workload import Sequences, Step, decode, prefill
 
 MAX_LENGTH = 2**27
@@ -40,22 +42,6 @@ class Phases:
 
     prefill: Any
     decode: Any
-
-
-@record
-class OpTime:
-    """One operation of a step, its executions together; `bound` is what its time is spent on."""
-
-    name: str = static()
-    count: float
-    flops: float
-    hbm_bytes: float
-    net_bytes: float
-    seconds: float
-    bound: Bound = static()
-    compute_s: float
-    hbm_s: float
-    network_s: float
 
 
 @record
@@ -112,6 +98,9 @@ def estimate(
     chunk: int | None = None,
     cached_prefix: int = 0,
     encoder_tokens: int = 0,
+    spec_tokens: int = 0,
+    acceptance: float = 0.7,
+    draft: Plan | None = None,
     utilization: float = 0.9,
     reserve_bytes: int = 0,
 ) -> Estimate:
@@ -125,6 +114,10 @@ def estimate(
         chunk: Tokens of a prompt run per step; None runs it whole.
         cached_prefix: Prompt tokens whose KV is already in cache.
         encoder_tokens: Tokens of the encoder's output per request, for cross-attention.
+        spec_tokens: Tokens drafted per step; 0 drafts none.
+        acceptance: Probability that a drafted token is accepted if those before it are.
+        draft: The plan of a draft model; without one a model drafts with its own prediction layers, or
+            looks tokens up in the prompt, which costs nothing.
         utilization: Share of the memory that may be used, for `fits`.
         reserve_bytes: Memory that is neither weights nor cache, for `fits`.
 
@@ -134,8 +127,14 @@ def estimate(
     """
     _check(isl, osl, batch, chunk, cached_prefix)
     steps = _chunks(batch, isl, chunk, cached_prefix, encoder_tokens)
-    first = _merge([plan.cheaper(step) for step in steps])
-    later = _mean(plan.time(_decode_steps(batch, isl, osl, encoder_tokens), "absorbed"))
+    drafting = speculation(plan, spec_tokens, acceptance, draft)
+    first = tuple(t for step in steps for t in plan.cheaper(step))
+    lengths = _lengths(isl, osl)
+    if drafting is None:
+        later = mean_over_steps(plan.time(decode(batch, lengths, encoder_tokens)))
+    else:
+        first += drafting.prefill_ops(batch, isl, cached_prefix)
+        later = mean_over_steps(drafting.decode_ops(plan, batch, lengths))
     ttft, tpot = serial_s(first), serial_s(later)
     e2e = ttft + (osl - 1) * tpot
     memory = fit(
@@ -150,6 +149,8 @@ def estimate(
         encoder_tokens=encoder_tokens,
         allocator=plan.allocator,
         layout=plan.layout,
+        terms=_beside(plan, batch, draft),
+        draft=None if draft is None else Draft(model=draft.model, kv_format=draft.kv_format),
     )
     efficiency, machine = plan.efficiency, plan.hardware
     calibrated = (
@@ -184,30 +185,7 @@ def estimate(
         decode_ops=op_times(later),
         fits=memory.fits,
         memory=memory,
-        assumptions=_assumptions(plan, first, later, batch, cached_prefix, memory),
-    )
-
-
-def op_times(timed: Sequence[Timed]) -> tuple[OpTime, ...]:
-    """Return the operations of a step, those of the same name added up, in order of execution."""
-    groups: dict[str, list[Timed]] = {}
-    for t in timed:
-        groups.setdefault(t.op.name, []).append(t)
-    return tuple(_op_time(name, group) for name, group in groups.items())
-
-
-def _op_time(name: str, group: list[Timed]) -> OpTime:
-    return OpTime(
-        name=name,
-        count=sum(t.op.count for t in group),
-        flops=sum(t.op.count * t.op.flops for t in group),
-        hbm_bytes=sum(t.op.count * t.op.hbm_bytes for t in group),
-        net_bytes=sum(t.net_bytes for t in group),
-        seconds=serial_s(group),
-        bound=bound_of(group),
-        compute_s=sum(t.compute_s for t in group),
-        hbm_s=sum(t.hbm_s for t in group),
-        network_s=sum(t.network_s for t in group),
+        assumptions=assumptions(plan, first, later, batch, cached_prefix, memory, drafting),
     )
 
 
@@ -257,58 +235,24 @@ def _chunks(batch: int, isl: int, chunk: int | None, cached: int, encoder_tokens
     ]
 
 
-def _decode_steps(batch: int, isl: int, osl: int, encoder_tokens: int) -> Step:
-    """Return every decode step at once: `kv_len` runs over isl + 1 ... isl + osl - 1 as an array."""
+def _lengths(isl: int, osl: int) -> Any:
+    """Return the cached tokens of every decode step at once: isl + 1 ... isl + osl - 1 as an array."""
     import numpy as np
 
     last = max(isl + osl - 1, isl + 1)
-    points: Any = np.linspace(isl + 1, last, min(last - isl, MAX_POINTS))
-    return decode(batch, points, encoder_tokens)
+    return np.linspace(isl + 1, last, min(last - isl, MAX_POINTS))
 
 
-def _mean(timed: Sequence[Timed]) -> tuple[Timed, ...]:
-    """Return operations with the mean over steps in place of arrays; seconds average exactly."""
-    import numpy as np
-
-    averaged = []
-    for t in timed:
-        parts = (t.compute_s, t.hbm_s, t.network_s, t.host_s, t.overhead_s, t.seconds)
-        compute, hbm, network, host, overhead, seconds = (float(np.mean(part)) for part in parts)
-        averaged.append(
-            Timed(
-                op=_mean_op(t.op),
-                net_bytes=float(np.mean(t.net_bytes)),
-                compute_s=compute,
-                hbm_s=hbm,
-                network_s=network,
-                overhead_s=overhead,
-                excess_s=seconds - overhead - max(compute, hbm, network, host),
-                host_s=host,
-            )
-        )
-    return tuple(averaged)
-
-
-def _mean_op(op: Any) -> Any:
-    import dataclasses
-
-    import numpy as np
-
-    names = (
-        "flops",
-        "weight_bytes",
-        "kv_bytes",
-        "activation_bytes",
-        "message_bytes",
-        "items",
-        "depth",
-        "scores",
+def _beside(plan: Plan, batch: int, draft: Plan | None) -> tuple[Term, ...]:
+    """Return what adapters and a draft model take beside weights and cache."""
+    return budget_terms(
+        plan.model,
+        plan.allocator,
+        batch,
+        plan.layout.tp,
+        lora=(plan.adapters, plan.adapter_rank) if plan.adapters else None,
+        draft=None if draft is None else draft.model,
     )
-    return dataclasses.replace(op, **{name: float(np.mean(getattr(op, name))) for name in names})
-
-
-def _merge(steps: list[tuple[Timed, ...]]) -> tuple[Timed, ...]:
-    return tuple(t for step in steps for t in step)
 
 
 def _interval(plan: Plan, timed: Sequence[Timed]) -> tuple[float, float]:
@@ -323,48 +267,3 @@ def _interval(plan: Plan, timed: Sequence[Timed]) -> tuple[float, float]:
     spread = math.hypot(*(s * plan.efficiency.spread(name) for name, s in by_family.items()))
     total = serial_s(timed)
     return total * math.exp(-spread / total), total * math.exp(spread / total)
-
-
-def _assumptions(
-    plan: Plan, first: Sequence[Timed], later: Sequence[Timed], batch: int, cached: int, memory: Ledger
-) -> tuple[str, ...]:
-    machine, layout = plan.hardware, plan.layout
-    said = []
-    if plan.efficiency.name is None:
-        said.append(
-            "a bound, not a prediction: no calibration is applied and engines are slower; only overlapping"
-            " operations could come below it, and nothing below the lower bound"
-        )
-    else:
-        said.append(
-            f"calibrated with {plan.efficiency.name}: kernels as measured one by one; host time per step is a"
-            " stated prior; scheduling and queueing are left out"
-        )
-    said.append(f"prefill runs the prompts of all {batch} requests in one batch; queueing is left out")
-    said.append("the LM head runs on the last position of a prompt only; the embedding is a look-up")
-    used = arithmetic_used((*first, *later), machine)
-    said.append(f"matrices multiply in {', '.join(used)} at the dense peak of {machine.name}")
-    if plan.model.dtype not in used and plan.compute_dtype is None and "bf16" not in machine.peak_flops_per_s:
-        said.append(f"{machine.name} has no {plan.model.dtype} peak")
-    attention = "keeps scores on chip (FlashAttention)" if plan.io_aware else "writes scores to HBM"
-    said.append(f"attention {attention}; norms, rotary and activations are fused into their neighbours")
-    if plan.model.towers:
-        said.append("towers and encoders take memory; their own time is left out")
-    if any(t.op.kind == "moe" for t in later):
-        said.append("experts are chosen independently and evenly; the expected distinct ones are read")
-    if layout != Layout():
-        link = link_for(machine, layout.tp)
-        rate = format_decimal(link.bytes_per_s, "B/s")
-        said.append(f"{layout.tp} ranks, collectives over {link.name} at {rate} one way, not overlapped")
-    if any(t.op.place == "host" for t in later):
-        said.append(_host_sentence(plan))
-    if cached:
-        said.append(f"{cached} prompt tokens are taken from the prefix cache, not computed")
-    return (*said, *memory.assumptions)
-
-
-def _host_sentence(plan: Plan) -> str:
-    if plan.host.bytes_per_s is not None:
-        rate = format_decimal(plan.host.bytes_per_s, "B/s")
-        return f"what is offloaded runs on the host, as fast as its memory is read: {rate}"
-    return "what is offloaded is streamed to the device over its host link in every step"

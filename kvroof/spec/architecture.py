@@ -70,7 +70,9 @@ class Architecture:
     `shared` are weights stored once that several layers run through. `order` gives the group of each
     layer from the input up. With `tied`, the head reads the embedding's matrix and stores none of its
     own. `kv_dtype` and `state_dtype` are set only where the checkpoint says how its cache or its recurrence
-    is stored, `checkpoint_bytes` only where the headers of its files were read.
+    is stored, `checkpoint_bytes` only where the headers of its files were read. `mtp_layers` draft
+    tokens and are not in the stack: neither their weights nor their cache are counted. A stage of a
+    pipeline takes tokens only if it is the first, and gives logits only if it is the last.
     """
 
     name: str = static()
@@ -91,6 +93,9 @@ class Architecture:
     kv_dtype: str | None = static(default=None)
     state_dtype: str | None = static(default=None)
     max_position_embeddings: int | None = static(default=None)
+    mtp_layers: int = static(default=0)
+    takes_tokens: bool = static(default=True)
+    gives_logits: bool = static(default=True)
     notes: tuple[str, ...] = static(default=())
 
     @property

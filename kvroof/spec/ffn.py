@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from kvroof.ground.record import record, static
-from kvroof.spec.weights import Role, Weight, vector
+from kvroof.spec.weights import EXPERTS, Role, Weight, vector
 
 
 def _matrices(
@@ -98,9 +98,7 @@ class MoE:
     def experts(self) -> tuple[Weight, ...]:
         """The routed experts' matrices, all of them."""
         width = self.hidden_size if self.expert_input_size is None else self.expert_input_size
-        return _matrices(
-            width, self.moe_intermediate_size, self.gated, "expert", "experts.", self.num_experts
-        )
+        return _matrices(width, self.moe_intermediate_size, self.gated, "expert", EXPERTS, self.num_experts)
 
     @property
     def shared_experts(self) -> tuple[Weight, ...]:

@@ -7,11 +7,15 @@ from kvroof.ground.record import record, static
 
 @record
 class Link:
-    """One direction of a device's connection: `bytes_per_s` per device, among `domain` devices."""
+    """One direction of a device's connection: `bytes_per_s` per device, among `domain` devices.
+
+    With `reduces_in_switch` the switch can sum what passes through it.
+    """
 
     name: str = static()
     bytes_per_s: float
     domain: int | None = static(default=None)
+    reduces_in_switch: bool = static(default=False)
 
 
 @record

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kvroof.ground.errors import BadInput
 from kvroof.spec.architecture import Architecture, HostPart, Layer, stack
+from kvroof.spec.parallel import ALONE, Layout
 from kvroof.spec.params import layer_bytes
 from kvroof.spec.weights import WeightFormats
 
@@ -28,11 +29,13 @@ def offload(model: Architecture, *, layers: int = 0, experts: bool = False, kv: 
     return replace(model, layers=groups, order=order)
 
 
-def host_weight_bytes(model: Architecture, formats: WeightFormats | None = None, tp: int = 1) -> int:
-    """Return the bytes of the weights that live in host memory, of one of `tp` ranks."""
+def host_weight_bytes(
+    model: Architecture, formats: WeightFormats | None = None, layout: Layout = ALONE
+) -> int:
+    """Return the bytes of one rank's weights that live in host memory."""
     return sum(
         group.count
-        * layer_bytes(model, group.layer, formats, tp, experts_only="layer" not in group.layer.on_host)
+        * layer_bytes(model, group.layer, formats, layout, experts_only="layer" not in group.layer.on_host)
         for group in model.layers
         if "layer" in group.layer.on_host or "experts" in group.layer.on_host
     )

@@ -8,7 +8,15 @@ from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.numeric import ceil_div
 from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.ffn import MoE
-from kvroof.spec.weights import Weight, WeightFormats, stored_as
+from kvroof.spec.parallel import ALONE, Layout
+from kvroof.spec.weights import (
+    ADAPTED,
+    Weight,
+    WeightFormats,
+    in_features,
+    out_features,
+    stored_as,
+)
 
 
 def stored_weights(model: Architecture) -> Iterator[tuple[Weight, int, WeightFormats]]:
@@ -59,42 +67,62 @@ def params_active(model: Architecture) -> int:
     return params_total(model) - sum(tower.params for tower in model.towers) - idle
 
 
-def weight_bytes(model: Architecture, formats: WeightFormats | None = None, tp: int = 1) -> int:
-    """Return the bytes of all weights on the fullest of `tp` ranks; each rank holds the towers whole.
+def weight_bytes(model: Architecture, formats: WeightFormats | None = None, layout: Layout = ALONE) -> int:
+    """Return the bytes of all weights of a stage on its fullest rank; each rank holds the towers whole.
 
     Args:
         model: The model.
         formats: Storage by role; the checkpoint's own where None.
-        tp: Tensor-parallel ranks.
+        layout: Ranks that divide the weights among themselves.
     """
     if formats is None and model.checkpoint_bytes is not None:
-        return model.checkpoint_bytes if tp == 1 else _scaled(model, model.checkpoint_bytes, tp)
-    return _counted(model, formats, tp)
+        whole = layout.stage_ranks == 1
+        return model.checkpoint_bytes if whole else _scaled(model, model.checkpoint_bytes, layout)
+    return _counted(model, formats, layout)
 
 
 def layer_bytes(
-    model: Architecture, layer: Layer, formats: WeightFormats | None, tp: int, *, experts_only: bool
+    model: Architecture, layer: Layer, formats: WeightFormats | None, layout: Layout, *, experts_only: bool
 ) -> int:
-    """Return the weight bytes of one layer on one of `tp` ranks, or of its routed experts alone."""
+    """Return the weight bytes of one layer on its fullest rank, or of its routed experts alone."""
     chosen = formats or layer.formats or model.formats
     return sum(
-        chosen.of(weight).stored_bytes(weight, tp)
+        layout.stored_bytes(weight, chosen.of(weight))
         for weight in layer.own_weights
         if weight.role == "expert" or not experts_only
     )
 
 
-def _counted(model: Architecture, formats: WeightFormats | None, tp: int) -> int:
+def _counted(model: Architecture, formats: WeightFormats | None, layout: Layout) -> int:
     decoder = sum(
-        (formats or own).of(weight).stored_bytes(weight, tp) * layers
+        layout.stored_bytes(weight, (formats or own).of(weight)) * layers
         for weight, layers, own in stored_weights(model)
     )
     return decoder + sum(DTYPES[model.dtype].row_bytes(tower.params) for tower in model.towers)
 
 
-def _scaled(model: Architecture, checkpoint_bytes: int, tp: int) -> int:
+def _scaled(model: Architecture, checkpoint_bytes: int, layout: Layout) -> int:
     """Return the rank's share of a checkpoint: by headers in all, divided as the count divides."""
-    return ceil_div(checkpoint_bytes * _counted(model, None, tp), _counted(model, None, 1))
+    return ceil_div(checkpoint_bytes * _counted(model, None, layout), _counted(model, None, ALONE))
+
+
+def adapted_weights(layer: Layer) -> tuple[Weight, ...]:
+    """Return the matrices of a layer that have a LoRA adapter each."""
+    parts = (*layer.mixers, *layer.ffns)
+    every = (weight for part in parts for weight in part.weights)
+    return tuple(w for w in every if w.role in ADAPTED and len(w.shape) == 2 and w.count == 1)
+
+
+def adapter_sides(layer: Layer, tp: int = 1) -> int:
+    """Return the features in and out of a layer's adapted matrices on one rank, `rank` parameters each.
+
+    An adapter's matrix beside a divided side is divided with it, the other one is whole. Gate and up matrix
+    have an adapter each.
+    """
+    return sum(
+        in_features(w, tp) * (2 if w.name.endswith("gate_up_proj") else 1) + out_features(w, tp)
+        for w in adapted_weights(layer)
+    )
 
 
 def parse_formats(text: str, model: Architecture, where: str = "--weights-dtype") -> WeightFormats | None:

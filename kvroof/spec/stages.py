@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvroof.spec.architecture import Architecture, stack
+from kvroof.spec.architecture import Architecture, LayerGroup, stack
+from kvroof.spec.weights import Weight
 
 
 def stage_sizes(layers: int, stages: int) -> tuple[int, ...]:
@@ -40,8 +41,32 @@ def stage_models(model: Architecture, stages: int) -> tuple[Architecture, ...]:
                 towers=model.towers if first else (),
                 final=model.final if last else (),
                 tied=model.tied if stages == 1 else not last,
+                takes_tokens=first,
+                gives_logits=last,
                 checkpoint_bytes=None,
             )
         )
         start += size
     return tuple(parts)
+
+
+def mtp_model(model: Architecture) -> Architecture:
+    """Return the model's multi-token prediction module: what it runs for each token it drafts.
+
+    A projection of the last hidden state beside the embedding of the last token, one layer like the
+    model's last, and the shared head. Source: DeepSeek-V3 technical report, section 2.2.
+    """
+    hidden = model.hidden_size
+    joined = Weight(name="eh_proj", shape=(2 * hidden, hidden), role="attention")
+    last = model.layers[model.order[-1]].layer
+    layer = replace(last, norms=(*last.norms, joined))
+    return replace(
+        model,
+        name=f"{model.name} MTP",
+        layers=(LayerGroup(layer=layer, count=1),),
+        order=(0,),
+        towers=(),
+        tied=True,
+        checkpoint_bytes=None,
+        mtp_layers=0,
+    )

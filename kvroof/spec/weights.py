@@ -13,6 +13,9 @@ Role: TypeAlias = Literal[
     "attention", "ffn", "expert", "shared_expert", "router", "embedding", "lm_head", "vector"
 ]
 
+EXPERTS = "experts."
+"""What the names of the routed experts' tensors begin with."""
+
 
 @record
 class Weight:
@@ -31,6 +34,11 @@ class Weight:
     replicated: int = 0
     split_rows: bool = static(default=False)
     role: Role = static()
+
+    @property
+    def routed(self) -> bool:
+        """Whether a routed expert owns the tensor; each of them has one like it."""
+        return self.name.startswith(EXPERTS)
 
     @property
     def elements(self) -> int:
@@ -52,6 +60,16 @@ class Weight:
         if self.split_rows:
             return rows / shards, columns
         return rows, (columns - self.replicated) / shards + self.replicated
+
+
+def out_features(weight: Weight, tp: int) -> int:
+    """Return the columns of a matrix on the fullest of `tp` ranks."""
+    return ceil_div(weight.shape[-1], 1 if weight.split_rows else min(tp, weight.split))
+
+
+def in_features(weight: Weight, tp: int) -> int:
+    """Return the rows of a matrix on the fullest of `tp` ranks."""
+    return ceil_div(weight.shape[-2], min(tp, weight.split) if weight.split_rows else 1)
 
 
 def vector(name: str, *shape: int, count: int = 1, split: int = 1) -> Weight:
@@ -121,6 +139,9 @@ def quantised(name: str, layers: Format, rest: Dtype, roles: tuple[Role, ...]) -
     return WeightFormats(name=name, default=Format(dtype=rest), exceptions=stored)
 
 
+ADAPTED: tuple[Role, ...] = ("attention", "ffn", "shared_expert")
+"""Roles of the matrices that have a LoRA adapter; routed experts have none."""
+MAX_ADAPTERS = 2**20
 LAYER_MATRICES: tuple[Role, ...] = ("attention", "ffn", "expert", "shared_expert")
 
 

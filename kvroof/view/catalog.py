@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from kvroof.catalog.models import CatalogEntry
-from kvroof.catalog.profiles import Profile, shown
+from kvroof.catalog.profile import Profile, shown
 from kvroof.ground.units import format_bytes, format_count, format_decimal
 from kvroof.memory.describe import ModelCard
 from kvroof.spec.hardware import Hardware

@@ -8,7 +8,8 @@ from rich.console import RenderableType
 
 from kvroof.ground.units import format_bytes, format_count, format_decimal, format_time
 from kvroof.serving.comparison import Comparison
-from kvroof.serving.latency import Estimate, OpTime
+from kvroof.serving.latency import Estimate
+from kvroof.serving.op_times import OpTime
 from kvroof.spec.hardware import Hardware
 from kvroof.view.memory import ledger_table
 from kvroof.view.tables import notes, table, verdict

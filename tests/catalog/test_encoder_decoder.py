@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kvroof.catalog.huggingface import read_architecture
-from kvroof.cost.forward import Run, forward
+from kvroof.cost.forward import forward
+from kvroof.cost.products import Run
 from kvroof.cost.op import Op
 from kvroof.ground.errors import KvroofError
 from kvroof.memory.kv import kv

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kvroof.catalog.huggingface import read_architecture
-from kvroof.cost.forward import Run, forward
+from kvroof.cost.forward import forward
+from kvroof.cost.products import Run
 from kvroof.ground.dtypes import DTYPES
 from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.memory.kv import fixed_bytes, growth_bytes, kinds, kv
@@ -313,7 +314,7 @@ def test_every_matrix_a_token_runs_is_multiplied(config: dict[str, Any]) -> None
 
 def test_a_layer_of_one_part_reduces_once() -> None:
     """Nemotron's layers are summed over ranks once each: 118 of them, not 236."""
-    run = Run(formats=unquantised(DTYPES["bf16"]), kv_format=BF16_KV, tp=8)
+    run = Run(formats=unquantised(DTYPES["bf16"]), kv_format=BF16_KV, layout=Layout(tp=8))
     ops = forward(read(NEMOTRON_56B), decode(1, 64), run)
     reduced = [op.count for op in ops if op.name in ("attention_all_reduce", "ffn_all_reduce")]
     assert sum(reduced) == 118

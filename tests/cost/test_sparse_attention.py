@@ -6,7 +6,8 @@ import pytest
 
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.cost.formulas import step_pairs
-from kvroof.cost.forward import Run, forward
+from kvroof.cost.forward import forward
+from kvroof.cost.products import Run
 from kvroof.ground.dtypes import DTYPES
 from kvroof.spec.precision import BF16_KV
 from kvroof.spec.reach import Full, Selected, Sliding, Strided

@@ -117,7 +117,7 @@ def test_layers_grouped_or_listed_one_by_one_are_the_same_model(plan, step, late
     listed = tuple(LayerGroup(layer=model.layers[i].layer, count=1) for i in model.order)
     alone = dataclasses.replace(model, layers=listed, order=tuple(range(len(listed))))
     assert params_total(alone) == params_total(model)
-    assert weight_bytes(alone, plan.formats, plan.layout.tp) == plan.weights_bytes
+    assert weight_bytes(alone, plan.formats, plan.layout) == plan.weights_bytes
     assert kv(alone, tokens=777, seqs=batch).payload_bytes == kv(model, tokens=777, seqs=batch).payload_bytes
     unrolled = dataclasses.replace(plan, model=alone)
     assert serial_s(unrolled.time(step, latent)) == pytest.approx(serial_s(plan.time(step, latent)), **SAME)

@@ -8,6 +8,7 @@ from kvroof.cost.forward import forward
 from kvroof.ground.errors import BadInput, KvroofError, UnknownName
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import price_all
+from kvroof.spec.parallel import Layout
 from kvroof.spec.params import weight_bytes
 from kvroof.spec.workload import decode, prefill
 
@@ -27,7 +28,7 @@ def test_a_plans_time_is_its_operations_priced():
 
 def test_the_weights_of_a_plan_are_those_of_its_fullest_rank():
     plan = Plan.of("llama-3.1-8b", "h100-sxm", tp=8)
-    assert plan.weights_bytes == weight_bytes(plan.model, tp=8)
+    assert plan.weights_bytes == weight_bytes(plan.model, layout=Layout(tp=8))
 
 
 @pytest.mark.parametrize(

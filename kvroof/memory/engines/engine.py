@@ -60,6 +60,8 @@ class Question:
     utilization: float
     kv_dtype: str = static()
     tp: int
+    dp: int = 1
+    ep: int = 1
     adapters: int = 0
     adapter_rank: int = 0
 

@@ -194,8 +194,12 @@ class SGLang:
             f"--kv-cache-dtype {KV_CACHE_DTYPES.get(question.kv_dtype, question.kv_dtype)}",
             f"--page-size {self.block_size}",
             f"--chunked-prefill-size {self.max_num_batched_tokens}",
-            f"--tp-size {question.tp}",
+            f"--tp-size {question.tp * question.dp}",
         ]
+        if question.dp > 1:
+            flags += [f"--dp-size {question.dp}", "--enable-dp-attention"]
+        if question.ep > 1:
+            flags.append(f"--ep-size {question.ep}")
         if question.adapters:
             flags += [
                 "--enable-lora",

@@ -112,7 +112,9 @@ class TensorRTLLM:
             f"--max_batch_size {question.seqs}",
             f"--max_num_tokens {self.max_num_batched_tokens}",
             f"--kv_cache_free_gpu_memory_fraction {question.utilization:g}",
-            f"--tp_size {question.tp}",
+            f"--tp_size {question.tp * question.dp}",
+            *((f"--ep_size {question.ep}",) if question.ep > 1 else ()),
+            *(("enable_attention_dp: true",) if question.dp > 1 else ()),
             f"kv_cache_config.tokens_per_block: {self.block_size}",
             f"kv_cache_config.dtype: {dtype}",
         )

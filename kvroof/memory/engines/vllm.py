@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from kvroof.ground.dtypes import DTYPES, Dtype
-from kvroof.ground.errors import BadInput, Unsupported
+from kvroof.ground.errors import Unsupported
 from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
@@ -21,6 +21,7 @@ from kvroof.memory.engines.pool import PageGroup, Pool
 from kvroof.memory.layers import caches, states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache
+from kvroof.spec.parallel import check_dcp
 from kvroof.spec.precision import KVFormat, StateFormat
 from kvroof.spec.reach import Full, Strided
 
@@ -85,7 +86,7 @@ class VLLM:
                     where=model.name,
                     way_out="use --allocator paged",
                 )
-            _check_dcp(cache, tp, self.dcp)
+            check_dcp(cache, tp, self.dcp)
             key = (cache.kind, cache.reach, kv.token_bytes(cache, tp))
             kinds[key] = (cache, kinds[key][1] + layers if key in kinds else layers)
         if self.mtp_layers:
@@ -236,6 +237,10 @@ class VLLM:
             f"--max-num-batched-tokens {self.max_num_batched_tokens}",
             f"--tensor-parallel-size {question.tp}",
         ]
+        if question.dp > 1:
+            flags.append(f"--data-parallel-size {question.dp}")
+        if question.ep > 1:
+            flags.append("--enable-expert-parallel")
         if self.dcp > 1:
             flags.append(f"--decode-context-parallel-size {self.dcp}")
         if self.state_dtype is not None:
@@ -265,20 +270,3 @@ class VLLM:
 KV_CACHE_DTYPES = {"bf16": "auto", "fp16": "auto"}
 FP32_STATES = ("kda",)
 """Kinds of recurrence whose state vLLM keeps in fp32 whatever the flags say."""
-
-
-def _check_dcp(cache: Cache, tp: int, dcp: int) -> None:
-    """Refuse a decode context that vLLM refuses: it divides the ranks that hold copies of a head.
-
-    Raises:
-        BadInput: `dcp` does not divide `tp / kv_heads`, or a windowed layer.
-    """
-    if dcp == 1:
-        return
-    copies = tp // min(tp, cache.split)
-    if copies % dcp or cache.reach.window is not None:
-        raise BadInput(
-            f"a decode context of {dcp} does not divide the {copies} ranks that hold copies of one head",
-            where="--dcp",
-            way_out="use a divisor of --tp over KV heads",
-        )
