@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import maximum, minimum
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator
 from kvroof.memory.demand import Demand, equal_lengths
@@ -18,6 +19,9 @@ from kvroof.spec.parallel import Layout
 from kvroof.spec.params import weight_bytes
 from kvroof.spec.precision import BF16_KV, HF_STATE, KVFormat, StateFormat
 from kvroof.spec.weights import WeightFormats
+
+USUAL_TOKENS = 8192
+"""A length from which the longest one that fits is guessed."""
 
 
 @record
@@ -117,17 +121,24 @@ def check_utilization(utilization: float) -> None:
         raise BadInput(f"{utilization} is not above 0 and at most 1", where="--utilization")
 
 
-def largest(holds: Callable[[int], bool], limit: int) -> int:
+def largest(holds: Callable[[int], bool], limit: int, guess: int = 1) -> int:
     """Return the largest n in 0..limit for which `holds`, which is monotone; 0 when none does.
 
-    An exact inverse by bisection, so that it is right also where growth is not linear.
+    An exact inverse by bisection, so that it is right also where growth is not linear. A good `guess` saves
+    most of the trials.
     """
-    if not holds(1):
-        return 0
-    low, high = 1, 2
-    while high <= limit and holds(high):
-        low, high = high, high * 2
-    high = min(high, limit + 1)
+    low, high, step = 0, limit + 1, 1
+    guess = minimum(maximum(guess, 1), limit)
+    if holds(guess):
+        low = guess
+        while low + step <= limit and holds(low + step):
+            low, step = low + step, step * 2
+        high = minimum(low + step, high)
+    else:
+        high = guess
+        while high - step >= 1 and not holds(high - step):
+            high, step = high - step, step * 2
+        low = maximum(high - step, 0)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -136,13 +147,13 @@ def largest(holds: Callable[[int], bool], limit: int) -> int:
 
 def max_seqs(budget: Budget, tokens: int) -> int:
     """Return how many sequences of `tokens` fit."""
-    return largest(lambda n: budget.holds(equal_lengths(tokens, n)), MAX_SEQS)
+    return _most(budget, lambda n: equal_lengths(tokens, n), MAX_SEQS, 1)
 
 
 def max_tokens(budget: Budget, seqs: int) -> int:
     """Return how long `seqs` equal sequences can be."""
     reserved = budget.allocator.max_model_len if budget.allocator.name == "reserved" else None
-    return largest(lambda n: budget.holds(equal_lengths(n, seqs)), reserved or MAX_TOKENS)
+    return _most(budget, lambda n: equal_lengths(n, seqs), reserved or MAX_TOKENS, USUAL_TOKENS)
 
 
 def capacity_tokens(budget: Budget, tokens: int, whole: int) -> int:
@@ -150,5 +161,15 @@ def capacity_tokens(budget: Budget, tokens: int, whole: int) -> int:
     held = ((tokens, whole),) if whole else ()
     if whole >= MAX_SEQS:
         return whole * tokens
-    rest = largest(lambda n: budget.holds(Demand(lengths=(*held, (n, 1)))), tokens)
+    rest = _most(budget, lambda n: Demand(lengths=(*held, (n, 1))), tokens, tokens)
     return whole * tokens + rest
+
+
+def _most(budget: Budget, asked: Callable[[int], Demand], limit: int, usual: int) -> int:
+    """Return the largest n whose demand fits: guessed from the size of a usual one, found exactly."""
+    available, usual = budget.available_bytes, minimum(usual, limit)
+    if available < 0:
+        return 0
+    size = budget.kv_bytes(asked(usual))
+    guess = limit if size == 0 else available * usual // size
+    return largest(lambda n: budget.kv_bytes(asked(n)) <= available, limit, guess)

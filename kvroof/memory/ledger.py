@@ -149,7 +149,7 @@ def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters
     ((tokens, seqs),) = demand.lengths
     kv_bytes, stored = budget.kv_bytes(demand), budget.stored_weights_bytes
     total = stored + kv_bytes + budget.reserved_bytes
-    most = max_seqs(budget, tokens)
+    most, longest = max_seqs(budget, tokens), max_tokens(budget, seqs)
     admitted = most if typical_tokens is None else max_seqs(budget, typical_tokens)
     engine = allocator.engine
     question = Question(
@@ -178,14 +178,14 @@ def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters
         tokens=tokens,
         seqs=seqs,
         max_seqs=most,
-        max_tokens=max_tokens(budget, seqs),
+        max_tokens=longest,
         kv_capacity_tokens=capacity_tokens(budget, tokens, most),
         ways_out=() if budget.holds(demand) else tuple(ways_out(budget, demand)),
         terms=_terms(budget),
         engine=None if engine is None else engine.name,
         admitted_seqs=admitted,
         flags=() if engine is None else engine.flags(question),
-        assumptions=_assumptions(budget, demand),
+        assumptions=_assumptions(budget, demand, longest),
     )
 
 
@@ -196,7 +196,7 @@ def _terms(budget: Budget) -> tuple[Term, ...]:
     return (*budget.terms, given("reserve", budget.reserve_bytes))
 
 
-def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
+def _assumptions(budget: Budget, demand: Demand, longest: int) -> tuple[str, ...]:
     said = list(
         assumptions(
             budget.model,
@@ -211,7 +211,7 @@ def _assumptions(budget: Budget, demand: Demand) -> tuple[str, ...]:
         name = (budget.formats or budget.model.formats).name
         said.append(f"weights in {name}, counted tensor by tensor")
     limit = budget.model.max_position_embeddings
-    if limit is not None and max_tokens(budget, demand.seqs) > limit:
+    if limit is not None and longest > limit:
         said.append(f"the longest context that fits is beyond max_position_embeddings = {limit}")
     if budget.model.checkpoint_bytes is not None and budget.formats is None:
         said.append("weight bytes are the headers' of the checkpoint's files")

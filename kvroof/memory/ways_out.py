@@ -54,7 +54,13 @@ def ways_out(budget: Budget, demand: Demand) -> Iterator[WayOut]:
     yield from _fewer_heads(budget, demand)
     if budget.weights_bytes is None:
         yield from _more_ranks(budget, demand)
-    short = largest(lambda size: not replace(budget, capacity_bytes=size).holds(demand), MAX_CAPACITY)
+    fixed = replace(budget, weights_bytes=budget.stored_weights_bytes)
+    needs = fixed.stored_weights_bytes + budget.reserved_bytes + budget.kv_bytes(demand)
+    short = largest(
+        lambda size: not replace(fixed, capacity_bytes=size).holds(demand),
+        MAX_CAPACITY,
+        int(needs / budget.utilization),
+    )
     if short < MAX_CAPACITY:
         needed = short + 1
         yield WayOut(

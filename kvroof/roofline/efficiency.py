@@ -14,7 +14,10 @@ from functools import reduce
 from kvroof.ground.numeric import maximum, minimum
 from kvroof.ground.record import record, static
 
-TINY_S = 1e-12
+UNIT_S = 1e-6
+"""Times are raised to a power in microseconds, which keeps them far from the ends of float64."""
+TINY = 1e-30
+"""The least sum of powers, so that no work has a slope instead of none."""
 DEPTH_UNIT = 1024
 TREE_RANKS = 16
 """Ranks from which a tree is weighed against a ring; among fewer a one-shot is quicker than either."""
@@ -67,19 +70,18 @@ class Kernel:
         memory_s = hbm_bytes / (self.hbm * hbm_bytes_per_s)
         if warm:
             memory_s = memory_s * self._slowed(hbm_bytes)
-        parts: tuple[float, ...] = (
-            memory_s,
-            flops / (self.compute * peak_flops_per_s),
-            items * self.item_s,
-            self.depth_s * ((depth + 1) / DEPTH_UNIT) ** self.depth_power,
-            scores * self.score_s,
-        )
-        largest: float = reduce(maximum, parts)
+        parts = [memory_s, flops / (self.compute * peak_flops_per_s)]
+        if _is_there(self.item_s):
+            parts.append(items * self.item_s)
+        if _is_there(self.depth_s):
+            parts.append(self.depth_s * ((depth + 1) / DEPTH_UNIT) ** self.depth_power)
+        if _is_there(self.score_s):
+            parts.append(scores * self.score_s)
         if self.sharpness is None:
+            largest: float = reduce(maximum, parts)
             return self.t0_s + largest
-        scale = maximum(largest, TINY_S)
-        total: float = sum((part / scale) ** self.sharpness for part in parts)
-        smooth: float = scale * maximum(total, 1.0) ** (1 / self.sharpness)
+        total: float = sum((part / UNIT_S) ** self.sharpness for part in parts)
+        smooth: float = UNIT_S * maximum(total, TINY) ** (1 / self.sharpness)
         return smooth + self.t0_s
 
     def _slowed(self, working_set: float) -> float:
@@ -87,6 +89,11 @@ class Kernel:
         fits: float = minimum(self.llc_bytes / maximum(working_set, 1.0), 1e3) ** MISS_POWER
         missed = 1 / (1 + fits)
         return missed + (1 - missed) / self.llc_gain
+
+
+def _is_there(parameter: float) -> bool:
+    """Return whether a part may take time: a plain 0 says that the kernel has none."""
+    return not isinstance(parameter, (int, float)) or parameter != 0
 
 
 @record

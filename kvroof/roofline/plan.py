@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any
 
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
@@ -18,7 +18,7 @@ from kvroof.ground.numeric import maximum, minimum
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, parse_allocator
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
-from kvroof.roofline.roofline import Host, Timed, arithmetic, price, price_all, repeated, serial_s
+from kvroof.roofline.roofline import Host, Timed, arithmetic, mean, price_all, repeated, serial_s
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import Execution, LatentAttention
 from kvroof.spec.hardware import Hardware
@@ -156,10 +156,7 @@ class Plan:
             BadInput: A compute dtype that the machine lacks.
             Unsupported: A peak or a link that is not known.
         """
-        absorbed = self.time(step, "absorbed")
-        if not any(isinstance(m, LatentAttention) for g in self.model.layers for m in g.layer.mixers):
-            return absorbed
-        return min(absorbed, self.time(step, "expanded"), key=serial_s)
+        return min((self.time(step, form) for form in self._forms), key=serial_s)
 
     def time(self, step: Step, latent: Execution = "absorbed") -> tuple[Timed, ...]:
         """Return the operations of one step of the whole deployment, as its slowest rank sees them.
@@ -172,28 +169,64 @@ class Plan:
             Unsupported: A peak or a link that is not known.
         """
         step = step.shared(self.layout.dp)
-        timed = self._pipelined(step, latent) if self.layout.pp > 1 else self._stage(self.model, step, latent)
+        stages, batches = self._stages(step, latent)
+        totals = [serial_s(timed) for timed in stages]
+        slowest = max(range(len(stages)), key=lambda stage: mean(totals[stage]))
+        timed = stages[slowest]
+        if len(stages) > 1:
+            wait = self._bubble_s(step, totals, totals[slowest], batches)
+            bubble = Timed(op=Op(name="pipeline_bubble", kind="host", count=1), overhead_s=wait, **_NOTHING)
+            timed = (*(repeated(t, batches) for t in timed), bubble)
         return timed if self.efficiency.name is None else (*timed, self._host_time(step))
 
-    def _stage(self, stage: Architecture, step: Step, latent: Execution) -> tuple[Timed, ...]:
-        return price_all(forward(stage, step, self.run(latent)), self.hardware, self.efficiency, self.host)
+    def seconds(self, step: Step) -> float:
+        """Return the seconds of one step, latent attention in whichever form takes less.
 
-    def _pipelined(self, step: Step, latent: Execution) -> tuple[Timed, ...]:
-        """Return what the slowest stage runs, and how long it waits for the others."""
+        The sum of `cheaper(step)`, of plain numbers or of arrays alike, also under `jax.jit` and `jax.grad`.
+
+        Raises:
+            BadInput: A compute dtype that the machine lacks.
+            Unsupported: A peak or a link that is not known.
+        """
+        step = step.shared(self.layout.dp)
+        host = 0.0 if self.efficiency.name is None else self._host_time(step).seconds
+        return host + reduce(minimum, (self._stages_s(step, form) for form in self._forms))
+
+    def _stages_s(self, step: Step, latent: Execution) -> float:
+        stages, batches = self._stages(step, latent)
+        totals = [serial_s(timed) for timed in stages]
+        if len(stages) == 1:
+            return totals[0]
+        slowest: float = reduce(maximum, totals)
+        return batches * slowest + self._bubble_s(step, totals, slowest, batches)
+
+    @property
+    def _forms(self) -> tuple[Execution, ...]:
+        """The forms latent attention may take; models without it have one."""
+        mixers = (mixer for group in self.model.layers for mixer in group.layer.mixers)
+        latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
+        return ("absorbed", "expanded") if latent else ("absorbed",)
+
+    def _stages(self, step: Step, latent: Execution) -> tuple[list[tuple[Timed, ...]], float]:
+        """Return what each stage runs for one of the batches that keep the pipeline full, and their number."""
+        run, parts = self.run(latent), stage_models(self.model, self.layout.pp)
+        if len(parts) == 1:
+            return [self._priced(forward(self.model, step, run))], 1
         batches = minimum(self.layout.pp, step.seqs)
         part = step.shared(batches)
-        message = part.tokens * self.model.hidden_size * DTYPES[self.model.dtype].row_bytes(1)
-        sent = price(
-            passed_on("stage_send", 1, message, self.layout.stage_ranks), self.hardware, self.efficiency
-        )
-        stages = [(*self._stage(m, part, latent), sent) for m in stage_models(self.model, self.layout.pp)]
-        totals = [serial_s(timed) for timed in stages]
-        slowest = max(range(len(stages)), key=lambda stage: _mean(totals[stage]))
-        wait = sum(totals) - totals[slowest]
-        if all(phase == "decode" for phase, _ in step.phases):
-            wait = maximum(sum(totals) - batches * totals[slowest], 0.0)
-        bubble = Timed(op=Op(name="pipeline_bubble", kind="host", count=1), overhead_s=wait, **_NOTHING)
-        return (*(repeated(t, batches) for t in stages[slowest]), bubble)
+        message = part.tokens * self.model.hidden_size * run.row_bytes()
+        sent = passed_on("stage_send", 1, message, self.layout.stage_ranks)
+        return [self._priced((*forward(stage, part, run), sent)) for stage in parts], batches
+
+    def _priced(self, ops: tuple[Op, ...]) -> tuple[Timed, ...]:
+        return price_all(ops, self.hardware, self.efficiency, self.host)
+
+    @staticmethod
+    def _bubble_s(step: Step, totals: Sequence[float], slowest: float, batches: float) -> float:
+        """Return how long the slowest stage waits: for a prompt to reach it, in decode for what is left."""
+        if any(phase == "prefill" for phase, _ in step.phases):
+            return sum(totals) - slowest
+        return maximum(sum(totals) - batches * slowest, 0.0)
 
     def _host_time(self, step: Step) -> Timed:
         """Return the host's own time in a step: scheduling, sampling, and what each sequence adds."""
@@ -209,8 +242,3 @@ def arithmetic_used(timed: Sequence[Timed], hardware: Hardware) -> tuple[str, ..
     return tuple(
         dict.fromkeys(arithmetic(t.op, hardware) for t in timed if t.op.kind in ("gemm", "moe", "attention"))
     )
-
-
-def _mean(seconds: Any) -> float:
-    """Return a time, or the mean of an array of times."""
-    return seconds if isinstance(seconds, (int, float)) else float(seconds.mean())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from kvroof.cost.op import Op
 from kvroof.ground.errors import BadInput, Unsupported
@@ -163,6 +163,11 @@ def repeated(timed: Timed, times: float) -> Timed:
         excess_s=timed.excess_s * times,
         host_s=timed.host_s * times,
     )
+
+
+def mean(value: Any) -> float:
+    """Return a number, or the mean of an array of them."""
+    return value if isinstance(value, (int, float)) else float(value.mean())
 
 
 def serial_s(timed: Sequence[Timed]) -> float:

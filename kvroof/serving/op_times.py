@@ -8,7 +8,7 @@ from typing import Any
 
 from kvroof.cost.op import Op
 from kvroof.ground.record import record, static
-from kvroof.roofline.roofline import Bound, Timed, bound_of, serial_s
+from kvroof.roofline.roofline import Bound, Timed, bound_of, mean, serial_s
 
 
 @record
@@ -52,16 +52,14 @@ def _op_time(name: str, group: list[Timed]) -> OpTime:
 
 def mean_over_steps(timed: Sequence[Timed]) -> tuple[Timed, ...]:
     """Return operations with the mean over steps in place of arrays; seconds average exactly."""
-    import numpy as np
-
     averaged = []
     for t in timed:
         parts = (t.compute_s, t.hbm_s, t.network_s, t.host_s, t.overhead_s, t.seconds)
-        compute, hbm, network, host, overhead, seconds = (float(np.mean(part)) for part in parts)
+        compute, hbm, network, host, overhead, seconds = (mean(part) for part in parts)
         averaged.append(
             Timed(
                 op=_mean_op(t.op),
-                net_bytes=float(np.mean(t.net_bytes)),
+                net_bytes=mean(t.net_bytes),
                 compute_s=compute,
                 hbm_s=hbm,
                 network_s=network,
@@ -73,18 +71,18 @@ def mean_over_steps(timed: Sequence[Timed]) -> tuple[Timed, ...]:
     return tuple(averaged)
 
 
-def _mean_op(op: Op) -> Op:
-    import numpy as np
+_NUMBERS = (
+    "flops",
+    "weight_bytes",
+    "kv_bytes",
+    "activation_bytes",
+    "message_bytes",
+    "items",
+    "depth",
+    "scores",
+)
 
-    names = (
-        "flops",
-        "weight_bytes",
-        "kv_bytes",
-        "activation_bytes",
-        "message_bytes",
-        "items",
-        "depth",
-        "scores",
-    )
-    means: dict[str, Any] = {name: float(np.mean(getattr(op, name))) for name in names}
+
+def _mean_op(op: Op) -> Op:
+    means: dict[str, Any] = {name: mean(getattr(op, name)) for name in _NUMBERS}
     return replace(op, **means)
