@@ -27,6 +27,7 @@ from kvroof.spec.parallel import Layout
 @click.option("--chunk", type=int, help="Prompt tokens per prefill step; the whole prompt if left out.")
 @click.option("--cached-prefix", default=0, show_default=True, help="Prompt tokens already in the cache.")
 @options.encoder_tokens
+@click.option("--patches", default=0, show_default=True, help="Image patches of each prompt, for the towers.")
 @click.option("--compute-dtype", help="Arithmetic forced on every matrix, e.g. fp8.")
 @click.option("--materialised", is_flag=True, help="Attention writes its scores to HBM (no FlashAttention).")
 @options.utilization
@@ -56,6 +57,7 @@ def command(
     chunk: int | None,
     cached_prefix: int,
     encoder_tokens: int,
+    patches: int,
     compute_dtype: str | None,
     materialised: bool,
     utilization: float,
@@ -118,6 +120,7 @@ def command(
         chunk=chunk,
         cached_prefix=cached_prefix,
         encoder_tokens=encoder_tokens,
+        patches=patches,
         spec_tokens=spec_tokens,
         acceptance=acceptance,
         draft=drafter,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from kvroof.cost.formulas import reached_ranks
 from kvroof.cost.op import Collective, Op
 
 
 def _collective(
-    name: str, kind: Collective, count: float, message_bytes: float, ranks: int, stride: int = 1
+    name: str,
+    kind: Collective,
+    count: float,
+    message_bytes: float,
+    ranks: int,
+    stride: int = 1,
+    choices: float = 0,
 ) -> Op:
     return Op(
         name=name,
@@ -16,6 +23,7 @@ def _collective(
         collective=kind,
         ranks=ranks,
         stride=stride,
+        choices=choices,
     )
 
 
@@ -34,9 +42,10 @@ def scattered(name: str, count: float, message_bytes: float, ranks: int, stride:
     return _collective(name, "reduce_scatter", count, message_bytes, ranks, stride)
 
 
-def exchanged(name: str, count: float, message_bytes: float, ranks: int, stride: int = 1) -> Op:
-    """Return an all-to-all; `message_bytes` is what each rank deals out, its own share included."""
-    return _collective(name, "all_to_all", count, message_bytes, ranks, stride)
+def exchanged(name: str, count: float, row_bytes: float, ranks: int, stride: int, choices: float) -> Op:
+    """Return an all-to-all of `row_bytes`, each row of which goes to the ranks of its `choices`."""
+    message = row_bytes * reached_ranks(ranks, choices)
+    return _collective(name, "all_to_all", count, message, ranks, stride, choices)
 
 
 def passed_on(name: str, count: float, message_bytes: float, stride: int) -> Op:

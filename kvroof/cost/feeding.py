@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kvroof.cost.communication import exchanged, gathered, scattered
-from kvroof.cost.formulas import busiest_share, distinct_experts, matmul_flops, reached_ranks
+from kvroof.cost.formulas import busiest_share, distinct_experts, matmul_flops
 from kvroof.cost.kernels import expert_items, weights_kind
 from kvroof.cost.op import Op
 from kvroof.cost.products import Run, matmul, matrices, vectors
@@ -87,10 +87,10 @@ def _exchange(moe: MoE, count: int, tokens: int, run: Run) -> tuple[tuple[Op, ..
             (gathered("dispatch_all_gather", count, message, groups, layout.tp),),
             (scattered("combine_reduce_scatter", count, message, groups, layout.tp),),
         )
-    sent = tokens / layout.tp * reached_ranks(layout.ep, moe.computed_per_tok) * width
+    rows, chosen = tokens / layout.tp * width, moe.computed_per_tok
     narrow = run.arithmetic(run.stored(moe.experts[0]).dtype)[0] in NARROW_DISPATCH
-    out = sent * (1 if narrow else run.row_bytes())
+    out, back = rows * (1 if narrow else run.row_bytes()), rows * run.row_bytes()
     return (
-        (exchanged("dispatch_all_to_all", count, out, layout.ep, layout.expert_tp),),
-        (exchanged("combine_all_to_all", count, sent * run.row_bytes(), layout.ep, layout.expert_tp),),
+        (exchanged("dispatch_all_to_all", count, out, layout.ep, layout.expert_tp, chosen),),
+        (exchanged("combine_all_to_all", count, back, layout.ep, layout.expert_tp, chosen),),
     )

@@ -18,7 +18,8 @@ class Op:
     FLOPs count a multiply-add as two. HBM traffic is kept apart by what is read: weights once per
     step, cached keys and values per sequence, activations in and out. `compute` lists the arithmetic
     to run in, first choice first. `place` is where its weights or its cache live. A collective moves a
-    message of `message_bytes` among `ranks` that are `stride` devices apart.
+    message of `message_bytes` among `ranks` that are `stride` devices apart; in an all-to-all each row of it
+    chooses `choices` destinations, several of which may lie on one rank.
 
     What a calibration needs besides: `family` names the kernels it is measured with, `items` are the work
     items they are cut into, `depth` the chain of the longest one (cached tokens, or the inner dimension),
@@ -36,6 +37,7 @@ class Op:
     collective: Collective | None = static(default=None)
     ranks: int = static(default=1)
     stride: int = static(default=1)
+    choices: float = 0
     compute: tuple[str, ...] = static(default=("bf16", "fp16", "fp32"))
     launches: float = 1
     family: str = static(default="")

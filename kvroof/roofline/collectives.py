@@ -6,6 +6,7 @@ between domains, where every device has a link of its own and carries its share 
 
 from __future__ import annotations
 
+from kvroof.cost.formulas import reached_ranks
 from kvroof.cost.op import Op
 from kvroof.ground.errors import Unsupported
 from kvroof.ground.numeric import ceil_div, maximum
@@ -69,7 +70,11 @@ def tiers(hardware: Hardware, ranks: int, stride: int = 1) -> tuple[Tier, ...]:
 
 
 def parts(op: Op, hardware: Hardware) -> tuple[tuple[Tier, float], ...]:
-    """Return the message that a collective carries on each tier it crosses."""
+    """Return the message that a collective carries on each tier it crosses.
+
+    A row with several destinations in another domain goes there once and is handed on inside.
+    Source: DeepEP's kernels, which forward from RDMA to NVLink.
+    """
     crossed, message = tiers(hardware, op.ranks, op.stride), op.message_bytes
     if len(crossed) == 1:
         return ((crossed[0], message),)
@@ -77,7 +82,10 @@ def parts(op: Op, hardware: Hardware) -> tuple[tuple[Tier, float], ...]:
     if op.collective == "send":
         return ((far, message),)
     if op.collective == "all_to_all":
-        return (near, message * near.ranks / op.ranks), (far, message)
+        once = 1.0
+        if op.choices:
+            once = reached_ranks(far.ranks, op.choices) / reached_ranks(op.ranks, op.choices)
+        return (near, message * near.ranks / op.ranks), (far, message * once)
     return (near, message), (far, message / near.ranks)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cost.communication import passed_on
+from kvroof.cost.encoding import encode
 from kvroof.cost.forward import forward
 from kvroof.cost.op import Op
 from kvroof.cost.products import Run
@@ -192,6 +193,16 @@ class Plan:
         host = 0.0 if self.efficiency.name is None else self._host_time(step).seconds
         return host + reduce(minimum, (self._stages_s(step, form) for form in self._forms))
 
+    def encode(self, patches: float) -> tuple[Timed, ...]:
+        """Return the operations of the towers for `patches` rows of images or sound.
+
+        Raises:
+            BadInput: A model without a tower.
+        """
+        if not self.model.towers:
+            raise BadInput(f"{self.model.name} has no tower", where="--patches", way_out="leave it out")
+        return self._priced(encode(self.model, patches, self.run("absorbed")))
+
     def _stages_s(self, step: Step, latent: Execution) -> float:
         stages, batches = self._stages(step, latent)
         totals = [serial_s(timed) for timed in stages]
@@ -208,7 +219,7 @@ class Plan:
         return ("absorbed", "expanded") if latent else ("absorbed",)
 
     def _stages(self, step: Step, latent: Execution) -> tuple[list[tuple[Timed, ...]], float]:
-        """Return what each stage runs for one of the batches that keep the pipeline full, and their number."""
+        """Return what each stage runs for a batch, and how many batches keep the pipeline full."""
         run, parts = self.run(latent), stage_models(self.model, self.layout.pp)
         if len(parts) == 1:
             return [self._priced(forward(self.model, step, run))], 1

@@ -18,6 +18,7 @@ def assumptions(
     later: Sequence[Timed],
     batch: int,
     cached: int,
+    patches: int,
     memory: Ledger,
     drafting: Speculation | None,
 ) -> tuple[str, ...]:
@@ -29,6 +30,7 @@ def assumptions(
         later: The operations of a decode step.
         batch: Requests at once.
         cached: Prompt tokens taken from the prefix cache.
+        patches: Patches that towers encode for each prompt.
         memory: The ledger of the same requests.
         drafting: How tokens are drafted, if they are.
     """
@@ -52,8 +54,10 @@ def assumptions(
         said.append(f"{machine.name} has no {plan.model.dtype} peak")
     attention = "keeps scores on chip (FlashAttention)" if plan.io_aware else "writes scores to HBM"
     said.append(f"attention {attention}; norms, rotary and activations are fused into their neighbours")
-    if plan.model.towers:
-        said.append("towers and encoders take memory; their own time is left out")
+    if plan.model.towers and patches:
+        said.append(f"towers encode {patches} patches a prompt; attention among them is left out")
+    elif plan.model.towers:
+        said.append("towers and encoders take memory; their own time is left out (--patches)")
     if any(t.op.kind == "moe" for t in later):
         said.append("experts are chosen independently and evenly; the expected distinct ones are read")
     said.extend(_laid_out(plan))

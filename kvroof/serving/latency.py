@@ -98,6 +98,7 @@ def estimate(
     chunk: int | None = None,
     cached_prefix: int = 0,
     encoder_tokens: int = 0,
+    patches: int = 0,
     spec_tokens: int = 0,
     acceptance: float = 0.7,
     draft: Plan | None = None,
@@ -114,6 +115,8 @@ def estimate(
         chunk: Tokens of a prompt run per step; None runs it whole.
         cached_prefix: Prompt tokens whose KV is already in cache.
         encoder_tokens: Tokens of the encoder's output per request, for cross-attention.
+        patches: Patches of images (or frames of sound) in each prompt that the towers encode; the tokens
+            they become are part of `isl`.
         spec_tokens: Tokens drafted per step; 0 drafts none.
         acceptance: Probability that a drafted token is accepted if those before it are.
         draft: The plan of a draft model; without one a model drafts with its own prediction layers, or
@@ -126,9 +129,13 @@ def estimate(
         Unsupported: A peak or link of the machine that is not known.
     """
     _check(isl, osl, batch, chunk, cached_prefix)
+    if not 0 <= patches <= MAX_LENGTH:
+        raise BadInput(f"{patches} is not between 0 and {MAX_LENGTH}", where="--patches")
     steps = _chunks(batch, isl, chunk, cached_prefix, encoder_tokens)
     drafting = speculation(plan, spec_tokens, acceptance, draft)
     first = tuple(t for step in steps for t in plan.cheaper(step))
+    if patches:
+        first = (*plan.encode(batch * patches), *first)
     lengths = _lengths(isl, osl)
     if drafting is None:
         later = mean_over_steps(plan.time(decode(batch, lengths, encoder_tokens)))
@@ -185,7 +192,7 @@ def estimate(
         decode_ops=op_times(later),
         fits=memory.fits,
         memory=memory,
-        assumptions=assumptions(plan, first, later, batch, cached_prefix, memory, drafting),
+        assumptions=assumptions(plan, first, later, batch, cached_prefix, patches, memory, drafting),
     )
 
 

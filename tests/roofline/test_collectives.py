@@ -105,6 +105,12 @@ def test_an_all_to_all_uses_both_tiers_at_once():
     assert collective_s(op, MACHINE, FREE) == pytest.approx(max(near / 4e11, far / 5e10))
 
 
+def test_a_row_with_several_destinations_crosses_to_a_domain_once():
+    op = dataclasses.replace(ring("all_to_all", 32, 1e9), choices=8)
+    domains, ranks = 4 * (1 - (3 / 4) ** 8), 32 * (1 - (31 / 32) ** 8)
+    assert sent_bytes(op, MACHINE) == pytest.approx(7 / 32 * 1e9 + 3 / 4 * 1e9 * domains / ranks)
+
+
 def test_a_message_to_the_next_stage_crosses_the_slowest_link_once():
     op = dataclasses.replace(ring("send", 2, 1e9), stride=8)
     assert collective_s(op, MACHINE, FREE) == pytest.approx(1e9 / 5e10)

@@ -209,3 +209,19 @@ def test_the_lower_bound_knows_no_efficiency_above_one_and_stays_below():
 def test_a_demand_that_cannot_be_is_refused(asked):
     with pytest.raises(BadInput):
         estimate(plan_of("llama-3.1-8b"), **asked)
+
+
+def test_towers_encode_the_patches_of_every_prompt_before_the_prefill():
+    plan = Plan.of("gemma-3-27b", "h100-sxm")
+    text, image = estimate(plan, batch=2), estimate(plan, batch=2, patches=4096)
+    added = [op for op in image.prefill_ops if op.name.startswith("tower.")]
+    params = sum(tower.params for tower in plan.model.towers)
+    assert sum(op.flops for op in added) == 2 * params * 2 * 4096
+    assert image.prefill_s == pytest.approx(text.prefill_s + sum(op.seconds for op in added))
+    assert image.tpot_s == text.tpot_s
+
+
+def test_a_model_without_a_tower_has_no_patches_to_encode():
+    with pytest.raises(BadInput) as caught:
+        estimate(Plan.of("llama-3.1-8b", "h100-sxm"), patches=1)
+    assert caught.value.where == "--patches"
