@@ -11,6 +11,7 @@ from kvroof.cost.feeding import feed_forward
 from kvroof.cost.formulas import distinct_experts, matmul_flops
 from kvroof.cost.op import Op
 from kvroof.cost.products import Run, matmul, matrices, vectors
+from kvroof.ground.dtypes import DTYPES
 from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.params import adapted_weights, adapter_sides
 from kvroof.spec.recurrent import Recurrent
@@ -20,6 +21,9 @@ ELEMENTWISE_LAUNCHES = 3
 """Kernels of a layer that only touch activations: two fused norms and the rotary embedding."""
 ELEMENTWISE_ROWS = 2
 """Residual rows that each of them moves: one read, one written."""
+
+SAMPLING_PASSES = 3
+"""Passes over fp32 logits: they are widened, normalised and searched; a bound counts them as fused."""
 
 
 def forward(model: Architecture, step: Step, run: Run) -> tuple[Op, ...]:
@@ -51,6 +55,9 @@ def _head(model: Architecture, step: Step, run: Run) -> Iterator[Op]:
     yield matmul(model.lm_head, 1, step.sampled, run)
     if run.tp > 1:
         yield gathered("logits_all_gather", 1, step.sampled * model.vocab_size * run.row_bytes(), run.tp)
+    if not run.fused:
+        passed = SAMPLING_PASSES * step.sampled * model.vocab_size * DTYPES["fp32"].row_bytes(1)
+        yield Op(name="sampling", kind="vector", count=1, launches=SAMPLING_PASSES, activation_bytes=passed)
 
 
 def _placed(op: Op, layer: Layer) -> Op:
