@@ -1,0 +1,1 @@
+"""Who runs in the next step, and with how many tokens: decisions without a clock and without arrays."""

@@ -1,0 +1,97 @@
+"""How fast requests are replayed: `pytest tests/benchmarks --benchmark-only`.
+
+The requests look like those of the Mooncake conversation trace (Qin et al., FAST 2025; 12,031 requests at
+3.4 per second): log-normal lengths with its means, its rate, and chats that share leading blocks of 512.
+"""
+
+import random
+import time
+
+import pytest
+
+from kvroof.memory.blocks import Blocks
+from kvroof.schedule.policies import Policy
+from kvroof.schedule.scheduler import Scheduler
+from kvroof.serving.instances import Pool
+from kvroof.serving.requests import Request
+from kvroof.serving.simulator import simulate
+
+pytestmark = pytest.mark.benchmark(warmup=False, min_rounds=3)
+
+
+def conversations(count, seed=0):
+    """Return requests whose prompts are about 12,000 tokens and whose outputs about 340."""
+    source, now, requests = random.Random(seed), 0.0, []
+    for _ in range(count):
+        now += source.expovariate(3.4)
+        isl = min(int(source.lognormvariate(8.737, 1.199)) + 1, 126_195)
+        osl = min(int(source.lognormvariate(5.336, 1.0)) + 1, 2000)
+        chat = source.randint(0, count // 4)
+        hashes = tuple(chat * 1000 + place for place in range(-(-isl // 512)))
+        requests.append(Request(arrival_s=now, input_tokens=isl, output_tokens=osl, block_hashes=hashes))
+    return requests
+
+
+def step_s(batch):
+    """Return seconds like those of a 70B model on four large accelerators."""
+    return (
+        0.012 + 2e-5 * batch.tokens + 2e-8 * (batch.decode_kv + sum(kv_len for _, kv_len in batch.prefills))
+    )
+
+
+def pool(instances=8):
+    return Pool(
+        step_s=step_s,
+        num_blocks=2500,
+        block_size=512,
+        instances=instances,
+        policy=Policy(max_num_batched_tokens=2048),
+        prefix_cache=True,
+        router="least_work",
+    )
+
+
+@pytest.mark.parametrize("instances", [1, 8])
+def test_a_replay_of_1000_conversations(benchmark, instances):
+    run = benchmark(simulate, conversations(1000), pool(instances))
+    assert len(run.served) == 1000
+
+
+def test_steps_taken_at_once_are_worth_twice_the_speed(benchmark):
+    """The same replay with every step decided on its own, in the same run."""
+    requests = conversations(300)
+
+    def seconds():
+        start = time.process_time()
+        rounds = simulate(requests, pool()).rounds
+        return time.process_time() - start, rounds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduler, "steady_rounds", lambda self, last: 0)
+        one_by_one, rounds = seconds()
+    at_once, same = benchmark.pedantic(seconds, rounds=1)
+    assert rounds == same
+    assert one_by_one > 2 * at_once
+
+
+def test_a_round_of_100_decodes(benchmark):
+    scheduler = Scheduler(Policy(), Blocks(100_000))
+    for request in range(100):
+        scheduler.add(request, 500, 10**6, prefilled=True)
+
+    def decide_and_complete():
+        scheduler.complete(scheduler.next_round())
+
+    benchmark(decide_and_complete)
+
+
+def test_allocator_operations(benchmark):
+    blocks = Blocks(100_000)
+
+    def sequence():
+        blocks.start(0)
+        for _ in range(100):
+            blocks.append(0, 16)
+        blocks.free(0)
+
+    benchmark(sequence)
