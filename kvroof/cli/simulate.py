@@ -1,0 +1,182 @@
+"""`kvroof simulate`: requests through a schedule, one by one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import click
+
+from kvroof.cli import options
+from kvroof.cli.deployed import Time, chosen_plan, deployment
+from kvroof.cli.output import plain, print_json, print_view
+from kvroof.ground.errors import BadInput
+from kvroof.schedule.policies import Policy, PolicyName, Preemption
+from kvroof.serving.requests import Request, poisson
+from kvroof.serving.transfer import kv_link
+
+MAX_REQUESTS = 10**6
+POLICIES = ("static", "continuous", "chunked", "disagg")
+
+
+@click.command("simulate")
+@click.argument("model")
+@click.argument("hw")
+@click.option(
+    "--trace", "trace_file", metavar="FILE", help="Requests: Mooncake, Azure, BurstGPT or plain CSV."
+)
+@click.option("--rate", type=float, help="Poisson arrivals per second, where there is no trace.")
+@click.option("--concurrency", type=int, help="A closed loop: so many requests are always in the system.")
+@click.option("--requests", type=int, help="How many: 1000, or all of a trace.")
+@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
+@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
+@click.option("--policy", type=click.Choice(POLICIES), default="chunked", show_default=True)
+@click.option("--instances", default=1, show_default=True, help="Replicas; of the prefill pool with disagg.")
+@click.option(
+    "--decode-instances", default=1, show_default=True, help="Replicas of the decode pool (disagg)."
+)
+@click.option("--decode", metavar="HW", help="Machine of the decode pool (disagg); the same if left out.")
+@click.option("--link", type=options.Rate(), help="KV link per device (disagg), e.g. 400Gb/s; the scale-out.")
+@click.option("--prefix-cache", is_flag=True, help="Reuse cached prefixes (a trace's hashes).")
+@click.option("--max-num-seqs", default=256, show_default=True, help="Sequences that run at once.")
+@click.option("--max-num-batched-tokens", default=8192, show_default=True, help="Tokens in one step.")
+@click.option(
+    "--preemption", type=click.Choice(("recompute", "swap")), default="recompute", show_default=True
+)
+@click.option("--ttft", type=Time(), help="What goodput asks of the TTFT, e.g. 1s.")
+@click.option("--tpot", type=Time(), help="What goodput asks of the TPOT, e.g. 50ms.")
+@click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
+@click.option("--out", metavar="FILE", help="Write the schedule for chrome://tracing or Perfetto.")
+@options.utilization
+@options.reserve
+@deployment
+@options.json_output
+def command(
+    model: str,
+    hw: str,
+    trace_file: str | None,
+    rate: float | None,
+    concurrency: int | None,
+    requests: int | None,
+    isl: int,
+    osl: int,
+    policy: str,
+    instances: int,
+    decode_instances: int,
+    decode: str | None,
+    link: float | None,
+    prefix_cache: bool,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    preemption: str,
+    ttft: float | None,
+    tpot: float | None,
+    seed: int,
+    out: str | None,
+    utilization: float,
+    reserve: int,
+    as_json: bool,
+) -> None:
+    """TTFT, TPOT, gaps, queueing and goodput of requests that are served one by one.
+
+    \b
+    kvroof simulate llama-3.1-8b h100-sxm --rate 8 --requests 500
+    kvroof simulate llama-3.1-70b h200-sxm --tp 4 --policy disagg --instances 2 --rate 4 --requests 200
+    kvroof simulate llama-3.1-8b h100-sxm --concurrency 32 --requests 300 --ttft 1s --tpot 20ms
+    """
+    from kvroof.serving.replay import Deployed, replay
+
+    split = policy == "disagg"
+    if not split and (decode is not None or link is not None or not options.left_out("decode_instances")):
+        raise BadInput("one pool has no decode pool and no link", where="--policy", way_out="--policy disagg")
+    plan = chosen_plan(model, hw)
+    asked = _asked(trace_file, rate, concurrency, requests, isl, osl, seed)
+    schedule = Policy(
+        name=cast(PolicyName, "continuous" if split else policy),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        preemption=cast(Preemption, preemption),
+    )
+    serving = Deployed(
+        plan=plan,
+        instances=instances,
+        policy=schedule,
+        prefix_cache=prefix_cache,
+        utilization=utilization,
+        reserve_bytes=reserve,
+    )
+    decoding = None
+    if split:
+        other = plan if decode is None else chosen_plan(model, decode)
+        decoding = replace(serving, plan=other, instances=decode_instances, prefix_cache=False)
+    ran = replay(
+        asked,
+        serving,
+        decode=decoding,
+        link=None if link is None else kv_link("KV link", link),
+        concurrency=concurrency,
+        trace=out is not None,
+    )
+    answer = ran.summary(ttft_s=ttft, tpot_s=tpot)
+    if out is not None:
+        from kvroof.serving.schedule_trace import chrome_trace
+
+        _write(out, json.dumps(chrome_trace(ran.spans)))
+    if as_json:
+        print_json(
+            {"model": plan.model.name, "hardware": plan.hardware.name, "policy": policy} | plain(answer)
+        )
+    else:
+        from kvroof.view.simulation import simulation_view
+
+        print_view(simulation_view(ran, answer, serving, decoding, policy, (ttft, tpot)))
+
+
+def _asked(
+    trace_file: str | None,
+    rate: float | None,
+    concurrency: int | None,
+    requests: int | None,
+    isl: int,
+    osl: int,
+    seed: int,
+) -> tuple[Request, ...]:
+    """Return the requests: of a trace, of Poisson arrivals, or of a closed loop.
+
+    Raises:
+        BadInput: None or several of the three, or a number that cannot be.
+    """
+    if requests is not None and not 1 <= requests <= MAX_REQUESTS:
+        raise BadInput(f"{requests} is not between 1 and {MAX_REQUESTS}", where="--requests")
+    if trace_file is not None:
+        if rate is not None:
+            raise BadInput("a trace has its own arrivals", where="--rate", way_out="leave one of them out")
+        from kvroof.serving.traces import read_trace
+
+        return read_trace(trace_file, limit=requests)
+    if (rate is None) == (concurrency is None):
+        raise BadInput(
+            "requests arrive at a rate, or as others leave",
+            where="--rate",
+            way_out="give --rate, --concurrency or --trace",
+        )
+    return poisson(
+        1.0 if rate is None else rate, requests or 1000, input_tokens=isl, output_tokens=osl, seed=seed
+    )
+
+
+def _write(name: str, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        BadInput: A place that cannot be written to.
+    """
+    path = Path(name)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise BadInput(f"cannot be written ({error.strerror})", where=name) from None

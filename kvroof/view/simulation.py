@@ -1,0 +1,79 @@
+"""What `simulate` answers, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from kvroof.ground.units import format_time
+from kvroof.serving.metrics import Percentiles, Summary
+from kvroof.serving.replay import Deployed
+from kvroof.serving.simulator import Simulation
+from kvroof.view.tables import notes, table, verdict
+
+
+def simulation_view(
+    ran: Simulation,
+    answer: Summary,
+    serving: Deployed,
+    decoding: Deployed | None,
+    policy: str,
+    asked: tuple[float | None, float | None],
+) -> Iterator[RenderableType]:
+    """Yield how many were served, the times they saw, the rates, and what is taken for granted."""
+    done = answer.completed == answer.requests
+    where = f"{serving.devices} x {serving.plan.hardware.name}"
+    if decoding is not None:
+        where += f" for prefill and {decoding.devices} x {decoding.plan.hardware.name} for decode"
+    yield verdict(
+        done,
+        f"{answer.completed:,} of {answer.requests:,} requests served in {format_time(answer.makespan_s)}"
+        f" by {serving.plan.model.name} on {where}, {policy}",
+    )
+    yield table(
+        "What a request sees",
+        ("", "mean", "p50", "p90", "p99"),
+        [
+            _row("TTFT", answer.ttft_s),
+            _row("TPOT", answer.tpot_s),
+            _row("gap between tokens", answer.itl_s),
+            _row("queue", answer.queue_s),
+            _row("end to end", answer.e2e_s),
+        ],
+    )
+    limits = [f"{n} {format_time(s)}" for n, s in zip(("TTFT", "TPOT"), asked, strict=True) if s is not None]
+    devices = serving.devices + (decoding.devices if decoding is not None else 0)
+    yield table(
+        "Rates",
+        ("", ""),
+        [
+            (f"goodput ({' and '.join(limits) or 'nothing asked'})", f"{answer.goodput_rps:.3g} requests/s"),
+            ("output", f"{answer.tokens_per_s:,.0f} tokens/s"),
+            ("output per device", f"{answer.tokens_per_s / devices:,.0f} tokens/s"),
+            ("prompt tokens found in the cache", f"{answer.prefix_hit_rate:.1%}"),
+            ("preemptions", f"{answer.preemptions:,}"),
+            ("steps", f"{ran.rounds:,}"),
+        ],
+    )
+    yield notes("Assumptions", _assumptions(ran, serving, decoding))
+
+
+def _row(name: str, times: Percentiles | None) -> tuple[str, ...]:
+    if times is None:
+        return (name, "-", "-", "-", "-")
+    return (name, *(format_time(t) for t in (times.mean, times.p50, times.p90, times.p99)))
+
+
+def _assumptions(ran: Simulation, serving: Deployed, decoding: Deployed | None) -> Iterator[str]:
+    efficiency = serving.plan.efficiency
+    if efficiency.name is None:
+        yield "steps take their bound, not what engines measure: no calibration is applied"
+    else:
+        yield f"steps are calibrated with {efficiency.name}, interpolated from a table"
+    yield "percentiles of gaps are over gaps, all others over requests"
+    yield "TTFT is from arrival to the first token, queueing included"
+    if decoding is not None:
+        yield "KV goes to the decode pool layer by layer while the prompt runs, which gives the first token"
+    if ran.rejected:
+        yield f"{len(ran.rejected)} requests are longer than the cache and were rejected"

@@ -1,0 +1,69 @@
+"""`kvroof simulate` on the command line."""
+
+import json
+
+import pytest
+
+ASKED = ("simulate", "llama-3.1-8b", "h100-sxm", "--osl", "8", "--isl", "256")
+TIMES = {"mean", "p50", "p90", "p99"}
+
+
+@pytest.mark.parametrize("policy", ["static", "continuous", "chunked", "disagg"])
+def test_the_promised_keys_are_there(kvroof, policy):
+    answer = kvroof(*ASKED, "--rate", "20", "--requests", "20", "--policy", policy, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    ran = answer.json
+    assert all(set(ran[key]) == TIMES for key in ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2e_s"))
+    assert ran["requests"] == ran["completed"] == 20
+    assert {"goodput_rps", "tokens_per_s", "preemptions", "prefix_hit_rate", "makespan_s"} <= set(ran)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_another(kvroof):
+    first, again, other = (
+        kvroof(*ASKED, "--rate", "20", "--requests", "30", "--seed", seed, "--json").json
+        for seed in ("1", "1", "2")
+    )
+    assert first == again != other
+
+
+def test_a_trace_is_replayed_with_its_prefixes(kvroof, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 1024, "output_length": 4, "hash_ids": [1, 2]}
+    later = {"timestamp": 4000, "input_length": 1536, "output_length": 4, "hash_ids": [1, 2, 3]}
+    trace.write_text("\n".join(json.dumps(line) for line in (row, later)), "utf-8")
+    ran = kvroof(*ASKED[:3], "--trace", str(trace), "--prefix-cache", "--json").json
+    assert ran["completed"] == 2
+    assert ran["prefix_hit_rate"] == pytest.approx(1024 / (1024 + 1536), rel=0.05)
+
+
+def test_the_schedule_opens_in_a_trace_viewer(kvroof, tmp_path):
+    out = tmp_path / "schedule.json"
+    kvroof(*ASKED, "--concurrency", "4", "--requests", "8", "--out", str(out), "--json")
+    events = json.loads(out.read_text("utf-8"))["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X"}
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_people_get_a_table_with_the_definitions(kvroof):
+    answer = kvroof(*ASKED, "--rate", "20", "--requests", "20", "--ttft", "1s", "--tpot", "50ms")
+    assert "goodput (TTFT 1 s and TPOT 50 ms)" in answer.out
+    assert "percentiles of gaps are over gaps" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ((), "--rate"),
+        (("--rate", "1", "--concurrency", "2"), "--rate"),
+        (("--rate", "1", "--requests", "0"), "--requests"),
+        (("--rate", "-1"), "--rate"),
+        (("--rate", "1", "--link", "400Gb/s"), "--policy"),
+        (("--rate", "1", "--out", "/no/such/folder/x.json"), "/no/such/folder"),
+        (("--trace", "no-such-file.csv"), "no-such-file.csv"),
+    ],
+)
+def test_a_question_that_cannot_be_is_one_line(kvroof, options, word):
+    answer = kvroof(*ASKED, "--requests", "3", *options)
+    assert answer.code == 2
+    assert word in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
