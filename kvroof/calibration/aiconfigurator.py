@@ -47,7 +47,7 @@ SYSTEMS = {
 FRAMEWORKS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 DTYPE_NAMES = {
     "bfloat16": "bf16", "float16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-    "int8_wo": "int8_wo", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4",
+    "int8_wo": "int8_wo", "int4_wo": "int4", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4",
 }  # fmt: skip
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 9 / 16, "mxfp4": 17 / 32, "int4": 0.5}
 ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 9 / 16}
@@ -62,6 +62,10 @@ SCOPE = (
     "measured with the data of the last repetition still in cache, where it fits; a serving step is cold",
 )
 """What a profile from these tables is good for, and how good it is beyond."""
+GPT_OSS_HIDDEN = 2880
+"""The model whose experts mxfp4 is served with; other rows of that dtype are of other kernels."""
+QUANTISING = ("tensorrt-llm", ("fp8", "nvfp4"))
+"""Whose products were timed with the quantising of their inputs, 8 us at every size, which serving fuses."""
 FEWEST = 96
 """Points below which a family of a version is passed over for an older one's."""
 
@@ -73,11 +77,17 @@ class Table:
     rows: Rows
     version: str = static()
     hardware: Hardware
+    framework: str = static(default="")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the framework multiplies mxfp4 weights with 8-bit activations where the chip can."""
+        return self.framework != "vllm" and "fp4" in self.hardware.peak_flops_per_s
 
     def where(self, chosen: Any) -> Table:
         """Return the chosen rows."""
         picked = {name: values[chosen] for name, values in self.rows.items()}
-        return Table(rows=picked, version=self.version, hardware=self.hardware)
+        return Table(rows=picked, version=self.version, hardware=self.hardware, framework=self.framework)
 
     def __getitem__(self, name: str) -> Any:
         """Return a column, numbers as float64."""
@@ -152,7 +162,9 @@ class Aiconfigurator:
     def _tables(self, hardware: Hardware, category: str, framework: str, op: str) -> Iterator[Table]:
         """Yield the tables of an operation, the newest version first."""
         for file in self._files(hardware, category, FRAMEWORKS[framework], op):
-            yield Table(rows=read_parquet(file), version=file.parent.name, hardware=hardware)
+            yield Table(
+                rows=read_parquet(file), version=file.parent.name, hardware=hardware, framework=framework
+            )
 
     def _files(self, hardware: Hardware, category: str, folder: str, op: str) -> list[Path]:
         """Return the files of an operation, the newest version first."""
@@ -209,6 +221,8 @@ def _gemm(table: Table) -> Iterator[Points]:
         if dtype not in ACTIVATION_BYTES or not _has(table.hardware, dtype):
             continue
         rows = table.where(table["gemm_dtype"] == name)
+        if table.framework == QUANTISING[0] and dtype in QUANTISING[1]:
+            continue
         did = work.gemm(rows["m"], rows["n"], rows["k"], WEIGHT_BYTES[dtype], ACTIVATION_BYTES[dtype])
         _, kernel = rows.usual_kernel()
         yield _points(f"gemm.{dtype}", did, rows, dtype, kernel)
@@ -259,20 +273,15 @@ def _latent(table: Table, phase: str) -> Iterator[Points]:
 
 
 def _experts(table: Table) -> Iterator[Points]:
-    even = table["distribution"] == "balanced"
-    if not even.any():
-        even = np.char.startswith(table["distribution"].astype(str), "power_law_1.01")
-    gated = np.char.find(table["kernel_source"].astype(str), "nongated") < 0
-    gated &= (table["topk"] != 22) & (table["hidden_size"] != 2688)  # Nemotron-3: two matrices, not three
-    inter = table["inter_size"] / table["moe_tp_size"]
-    table = table.where(even & gated & (inter >= 128) & (inter % 64 == 0) & (table["moe_ep_size"] == 1))
-    for name in table.values("moe_dtype"):
+    table = table.where(_served_experts(table))
+    for name in _expert_dtypes(table):
         dtype = DTYPE_NAMES.get(name, name)
-        if dtype not in WEIGHT_BYTES or not _has(table.hardware, dtype):
-            continue
         rows = table.where(table["moe_dtype"] == name)
-        if "moe_torch_flow_min_latency" in rows.values("kernel_source"):
+        if dtype == "mxfp4" and (rows["hidden_size"] == GPT_OSS_HIDDEN).any():
+            rows = rows.where(rows["hidden_size"] == GPT_OSS_HIDDEN)
+        if "moe_torch_flow_min_latency" in rows.values("kernel_source") or dtype == "mxfp4":
             rows, _ = rows.usual_kernel()
+        rows = _in_few_parts(rows)
         did = work.experts(
             rows["num_tokens"],
             rows["hidden_size"],
@@ -284,6 +293,45 @@ def _experts(table: Table) -> Iterator[Points]:
         )
         _, kernel = rows.usual_kernel()
         yield _points(f"moe.{dtype}", did, rows, dtype, kernel)
+
+
+def _served_experts(table: Table) -> Any:
+    """Return which rows are of gated experts, evenly routed, in shapes that serving has."""
+    even = table["distribution"] == "balanced"
+    if not even.any():
+        even = np.char.startswith(table["distribution"].astype(str), "power_law_1.01")
+    gated = np.char.find(table["kernel_source"].astype(str), "nongated") < 0
+    gated &= (table["topk"] != 22) & (table["hidden_size"] != 2688)  # Nemotron-3: two matrices, not three
+    inter = table["inter_size"] / table["moe_tp_size"]
+    whole = (inter % 64 == 0) | (table["hidden_size"] == GPT_OSS_HIDDEN)
+    return even & gated & (inter >= 128) & whole
+
+
+def _expert_dtypes(table: Table) -> Iterator[str]:
+    """Yield the tables' names of the dtypes that the framework serves experts in, where it has several.
+
+    mxfp4 weights are multiplied with 8-bit activations where framework and chip can, else with 16-bit ones.
+    """
+    names = table.values("moe_dtype")
+    for name in names:
+        dtype = DTYPE_NAMES.get(name, name)
+        if dtype not in WEIGHT_BYTES or not _has(table.hardware, dtype):
+            continue
+        if name == "w4a8_mxfp4_mxfp8" and not table.narrow:
+            continue
+        if name == "w4a16_mxfp4" and table.narrow and "w4a8_mxfp4_mxfp8" in names:
+            continue
+        yield name
+
+
+def _in_few_parts(rows: Table) -> Table:
+    """Return the rows of experts dealt to the fewest ranks that leave enough of them."""
+    for parts in (1, 2, 4, 8):
+        busy = rows["num_tokens"] * rows["topk"] >= rows["moe_ep_size"]
+        alike = (rows["moe_ep_size"] <= parts) & busy
+        if alike.sum() >= FEWEST:
+            break
+    return rows.where(alike)
 
 
 def _has(hardware: Hardware, dtype: str) -> bool:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
+import msgspec
+
 from kvroof.calibration.aiconfigurator import PACKAGE, installed
 from kvroof.calibration.build import LENDERS, build
+from kvroof.calibration.deployments import Deployments
 from kvroof.calibration.fit import POINTS
+from kvroof.calibration.load import efficiency_of, find_profile
+from kvroof.calibration.measured import choose
+from kvroof.calibration.own_points import Moved, adjust
 from kvroof.calibration.profile import Calibration, write_profile
+from kvroof.calibration.served import read_points
 from kvroof.calibration.sources import OwnPoints
 from kvroof.catalog.profiles import load_hardware
 from kvroof.ground.errors import BadInput
@@ -54,10 +62,7 @@ def calibrate(
         raise BadInput(
             f"{count} is outside {FEWEST} to {MOST}", where="--count", way_out=f"{POINTS} is enough"
         )
-    if out is not None and not out.endswith(".toml"):
-        raise BadInput(
-            f"{out[:80]!r} is not a .toml file", where="--out", way_out="give a path that ends in .toml"
-        )
+    _check_out(out)
     machine = load_hardware(hardware)
     if source == "aiconfigurator":
         tables = installed()
@@ -86,3 +91,80 @@ def calibrate(
         points=sum(t.points for t in measured.values()) + sum(w.points for w in wires.values()),
         path=out,
     )
+
+
+@record
+class Recalibrated:
+    """A profile moved by a deployment's own points, where it lies, and its errors as shares.
+
+    `before`, `after` and `held_out_mape` are mean absolute errors of `ttft` and `tpot`; the last of each
+    point when only the others were given, None with fewer than three. `models` are those of the points.
+    """
+
+    hardware: str = static()
+    device: str = static()
+    efficiency: Calibration = static()
+    held_out_mape: dict[str, float | None]
+    points: int
+    path: str | None = static(default=None)
+    models: tuple[str, ...] = static()
+    moved: tuple[Moved, ...]
+    before: dict[str, float | None]
+    after: dict[str, float | None]
+
+
+def calibrate_points(
+    path: str,
+    *,
+    known: Mapping[str, str] | None = None,
+    calibration: str = "auto",
+    out: str | None = None,
+) -> Recalibrated:
+    """Return the profile of a deployment moved by a few of its measured TTFT and TPOT points.
+
+    Args:
+        path: A points file; see `calibration.served`.
+        known: Values by column name. A file's `model`, `hw` and `framework` are kept where they agree with
+            these, and every column that the file lacks is filled from them.
+        calibration: The profile to move: `auto` takes the machine's own, or its nearest relative's.
+        out: The file to write; none is written without it.
+
+    Raises:
+        BadInput: A file, name or point that cannot be used, or several machines or frameworks.
+    """
+    _check_out(out)
+    asked = dict(known or {})
+    chosen = choose(read_points(Path(path), asked).points, asked, path)
+    first = chosen[0]
+    base = find_profile(calibration, first.hardware, first.framework or None)
+    if base is None:
+        raise BadInput(
+            f"{first.hardware} has no profile to move",
+            where="--points",
+            way_out="name one with --calibration",
+        )
+    base = msgspec.structs.replace(base, served=None)
+    used_on = None if base.hardware in ("", first.hardware) else first.hardware
+    found = adjust(chosen, Deployments(efficiency=efficiency_of(base, used_on)), Path(path).name)
+    profile = msgspec.structs.replace(base, name=f"{base.name}+points", served=found.served)
+    if out is not None:
+        write_profile(profile, Path(out))
+    return Recalibrated(
+        hardware=first.hardware,
+        device=f"{first.hardware} under {first.framework or 'any engine'}, {path}",
+        efficiency=profile,
+        held_out_mape=found.left_out,
+        points=len(chosen),
+        path=out,
+        models=tuple(sorted({p.model for p in chosen})),
+        moved=found.moved,
+        before=found.before,
+        after=found.after,
+    )
+
+
+def _check_out(out: str | None) -> None:
+    if out is not None and not out.endswith(".toml"):
+        raise BadInput(
+            f"{out[:80]!r} is not a .toml file", where="--out", way_out="give a path that ends in .toml"
+        )

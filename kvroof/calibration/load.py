@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import median
 
 from kvroof.calibration.profile import (
     Calibration,
     KernelTable,
+    Served,
     WireTable,
     calibration_names,
     read_profile,
@@ -19,6 +21,8 @@ PREFERRED = ("vllm", "sglang", "tensorrt-llm")
 """Frameworks in the order `auto` takes them."""
 TRANSFER_SIGMA = 0.12
 """Log error that a fit gains on another chip of its generation: H100 to H200, B200 to GB200."""
+SERVED = "served"
+"""Key of an efficiency's `sigma` for what stands between kernels and served tokens."""
 RELATIVES = {
     "a100-sxm-40gb": "a100-sxm-80gb",
     "a100-pcie-40gb": "a100-sxm-80gb",
@@ -58,18 +62,29 @@ def load_calibration(
         UnknownName: No profile of that name.
         BadInput: A file that cannot be used.
     """
+    found = find_profile(name_or_path, hardware_name, framework)
+    if found is None:
+        return None
+    return efficiency_of(found, None if found.hardware in ("", hardware_name) else hardware_name)
+
+
+def find_profile(name_or_path: str, hardware_name: str, framework: str | None = None) -> Calibration | None:
+    """Return the profile that `--calibration` asks for on a machine, None for bounds; see `load_calibration`.
+
+    Raises:
+        UnknownName: No profile of that name.
+        BadInput: A file that cannot be used.
+    """
     if name_or_path == "none":
         return None
     if name_or_path != "auto":
-        profile = read_profile(name_or_path)
-        return efficiency_of(profile, None if profile.hardware in ("", hardware_name) else hardware_name)
+        return read_profile(name_or_path)
     wanted = tuple(dict.fromkeys((framework, *PREFERRED))) if framework else PREFERRED
     shipped = calibration_names()
     for machine in (hardware_name, RELATIVES.get(hardware_name)):
         for engine in wanted:
             if machine is not None and f"{machine}-{engine}" in shipped:
-                profile = read_profile(f"{machine}-{engine}")
-                return efficiency_of(profile, None if machine == hardware_name else hardware_name)
+                return read_profile(f"{machine}-{engine}")
     return None
 
 
@@ -86,7 +101,7 @@ def efficiency_of(profile: Calibration, used_on: str | None = None) -> Efficienc
     notes = profile.notes
     if used_on:
         notes = (f"measured on {profile.hardware}, transferred to {used_on}: errors are wider", *notes)
-    return Efficiency(
+    found = Efficiency(
         name=f"{profile.name} (transferred to {used_on})" if used_on else profile.name,
         held_out_mape=median(known) if known else None,
         kernels={name: kernel_of(table) for name, table in profile.kernels.items()},
@@ -97,6 +112,47 @@ def efficiency_of(profile: Calibration, used_on: str | None = None) -> Efficienc
         host_seq_s=profile.host.seq_s,
         sources=(profile.source, profile.host.source),
         notes=notes,
+    )
+    return found if profile.served is None else moved(found, profile.served)
+
+
+def moved(efficiency: Efficiency, served: Served) -> Efficiency:
+    """Return an efficiency with the factors of a deployment's own points applied."""
+    launch, group = served.launch * served.group, served.group
+    kernels = {
+        name: replace(
+            kernel,
+            t0_s=kernel.t0_s * launch,
+            hbm=kernel.hbm / group,
+            compute=kernel.compute / group,
+            item_s=kernel.item_s * group,
+            depth_s=kernel.depth_s * group,
+            score_s=kernel.score_s * group,
+        )
+        for name, kernel in efficiency.kernels.items()
+    }
+    wire = served.wire * served.group
+    return replace(
+        efficiency,
+        launch_s=efficiency.launch_s * launch,
+        compute=efficiency.compute / group,
+        hbm=efficiency.hbm / group,
+        net=efficiency.net / wire,
+        kernels=kernels,
+        wires={name: _slower(one, wire) for name, one in efficiency.wires.items()},
+        host_step_s=efficiency.host_step_s * served.host_step * group,
+        host_seq_s=efficiency.host_seq_s * served.host_seq * group,
+        sigma=efficiency.sigma | ({} if served.sigma is None else {SERVED: served.sigma}),
+        notes=(f"moved by {served.source}", *efficiency.notes),
+    )
+
+
+def _slower(wire: Wire, factor: float) -> Wire:
+    return replace(
+        wire,
+        ring_s=wire.ring_s * factor,
+        start_s=None if wire.start_s is None else wire.start_s * factor,
+        net=wire.net / factor,
     )
 
 

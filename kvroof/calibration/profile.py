@@ -25,6 +25,8 @@ LEAST_AND_MOST = {
     "llc_gain": (1.0, 100.0), "depth_power": (0.1, 2.0), "ring_s": (0.0, 1e-2), "start_s": (0.0, 1e-2),
     "per_rank": (0.0, 10.0), "net": (1e-3, 1.0), "crowding": (0.0, 5.0), "step_s": (0.0, 1.0),
     "seq_s": (0.0, 1e-2), "sigma": (0.0, 5.0), "held_out_mape": (0.0, 10.0), "held_out_median": (0.0, 10.0),
+    "launch": (0.02, 50.0), "host_step": (0.02, 50.0), "host_seq": (0.02, 50.0), "wire": (0.02, 50.0),
+    "group": (0.02, 50.0),
 }  # fmt: skip
 """What each parameter may be; beyond it a unit has slipped."""
 
@@ -86,6 +88,28 @@ class Host(_Strict, frozen=True, kw_only=True):
     source: str
 
 
+class Served(_Strict, frozen=True, kw_only=True):
+    """What a deployment's own end-to-end points moved: factors on parts of a step, and on all of it.
+
+    `launch` is on the start of every kernel, `host_step` and `host_seq` on the host's times, `wire` on
+    collectives, `group` on everything. `sigma` is of log residuals of TPOT; `at_prior` are factors that the
+    points did not tell. Errors are mean absolute shares of TPOT: before, after, and with each point left out.
+    """
+
+    launch: float = 1.0
+    host_step: float = 1.0
+    host_seq: float = 1.0
+    wire: float = 1.0
+    group: float = 1.0
+    sigma: float | None = None
+    points: int
+    at_prior: tuple[str, ...] = ()
+    before_mape: float | None = None
+    after_mape: float | None = None
+    left_out_mape: float | None = None
+    source: str
+
+
 class Calibration(_Strict, frozen=True, kw_only=True):
     """One machine under one framework."""
 
@@ -98,6 +122,7 @@ class Calibration(_Strict, frozen=True, kw_only=True):
     host: Host
     kernels: dict[str, KernelTable]
     wires: dict[str, WireTable] = {}
+    served: Served | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as plain dicts, lists, strings and numbers, absent keys left out."""
@@ -174,6 +199,8 @@ def to_toml(profile: Calibration) -> str:
     """Return a profile as TOML: plain tables of numbers, words and lists of words."""
     data = profile.as_dict()
     tables = {"host": data.pop("host")}
+    if "served" in data:
+        tables["served"] = data.pop("served")
     for group in ("kernels", "wires"):
         tables |= {f"{group}.{json.dumps(name)}": table for name, table in data.pop(group, {}).items()}
     lines = [
@@ -207,6 +234,7 @@ def _value(value: Any) -> str:
 
 def _faults(profile: Calibration) -> Iterator[tuple[str, str]]:
     groups: list[tuple[str, _Strict]] = [("host", profile.host)]
+    groups += [("served", profile.served)] if profile.served else []
     groups += [(f"kernels.{name}", table) for name, table in profile.kernels.items()]
     groups += [(f"wires.{name}", table) for name, table in profile.wires.items()]
     for group, table in groups:

@@ -6,8 +6,7 @@ the mean over the remaining decode steps, `(e2e - TTFT) / (osl - 1)`. Queueing i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from kvroof.ground.errors import BadInput
@@ -17,7 +16,6 @@ from kvroof.memory.ledger import Ledger, fit
 from kvroof.memory.terms import Term, budget_terms
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import (
-    Timed,
     bound_of,
     compulsory_hbm_s,
     overlapped_s,
@@ -28,6 +26,7 @@ from kvroof.serving.assumptions import assumptions
 from kvroof.serving.op_times import OpTime, mean_over_steps
 from kvroof.serving.op_times import op_times as op_times
 from kvroof.serving.speculation import speculation
+from kvroof.serving.spread import around, log_spread
 from kvroof.spec.workload import Sequences, Step, decode, prefill
 
 MAX_LENGTH = 2**27
@@ -187,7 +186,10 @@ def estimate(
         calibration=calibrated,
         interval=None
         if calibrated is None
-        else Interval(ttft_s=_interval(plan, first), tpot_s=_interval(plan, later)),
+        else Interval(
+            ttft_s=around(ttft, log_spread(efficiency, first)),
+            tpot_s=around(tpot, log_spread(efficiency, later)),
+        ),
         prefill_ops=op_times(first),
         decode_ops=op_times(later),
         fits=memory.fits,
@@ -260,17 +262,3 @@ def _beside(plan: Plan, batch: int, draft: Plan | None) -> tuple[Term, ...]:
         lora=(plan.adapters, plan.adapter_rank) if plan.adapters else None,
         draft=None if draft is None else draft.model,
     )
-
-
-def _interval(plan: Plan, timed: Sequence[Timed]) -> tuple[float, float]:
-    """Return one sigma around the time: the fit's residuals by family, which err together within one.
-
-    The spread of the sum is `sqrt(sum over families of (seconds x sigma)**2)`.
-    """
-    by_family: dict[str, float] = {}
-    for t in timed:
-        wanted = t.op.collective or t.op.family or t.op.kind
-        by_family[wanted] = by_family.get(wanted, 0.0) + t.seconds
-    spread = math.hypot(*(s * plan.efficiency.spread(name) for name, s in by_family.items()))
-    total = serial_s(timed)
-    return total * math.exp(-spread / total), total * math.exp(spread / total)

@@ -1,0 +1,111 @@
+"""What `validate` and `calibrate --points` answer, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from kvroof.calibration.calibrate import Recalibrated
+from kvroof.calibration.validate import Errors, Group, Validation
+from kvroof.view.tables import notes, table, verdict
+
+PARTS = {
+    "launch": "start of every kernel",
+    "host_step": "host, per step",
+    "host_seq": "host, per sequence",
+    "wire": "collectives",
+    "group": "everything",
+}
+MOST_REASONS = 12
+
+
+def validation_view(answer: Validation) -> Iterator[RenderableType]:
+    """Yield the overall error, the errors by group, what was left out and why, and what to know."""
+    tpot, ttft = answer.overall.tpot, answer.overall.ttft
+    said = ", ".join(
+        f"{name} off by {e.mape:.1%} (median {e.median:.1%})"
+        for name, e in (("TPOT", tpot), ("TTFT", ttft))
+        if e is not None
+    )
+    yield verdict(True, f"{answer.predicted:,} of {answer.points:,} measured points predicted: {said}")
+    names = tuple(answer.groups[0].by) if answer.groups else ()
+    yield table(
+        "Errors",
+        (*names, "TPOT", "median", "bias", "1 sigma", "points", "TTFT", "median", "bias", "1 sigma"),
+        [(*g.by.values(), *_cells(g)) for g in answer.groups]
+        + [(*(("all",) if names else ()), *[""] * (len(names) - 1), *_cells(answer.overall))],
+        left=len(names),
+    )
+    if answer.left_out:
+        reasons = list(answer.left_out.items())
+        rows = [(reason, f"{count:,}") for reason, count in reasons[:MOST_REASONS]]
+        if rest := sum(count for _, count in reasons[MOST_REASONS:]):
+            rows.append((f"{len(reasons) - MOST_REASONS} other reasons", f"{rest:,}"))
+        yield table("Left out", ("why", "points"), rows)
+    lines = (
+        "errors are shares of the measured time; nothing is fitted to these points",
+        *(f"points: {source}" for source in answer.sources),
+        *answer.notes,
+    )
+    yield notes("Assumptions", lines)
+
+
+def recalibration_view(answer: Recalibrated) -> Iterator[RenderableType]:
+    """Yield the error before and after, what moved, and what the points did not tell."""
+    yield verdict(
+        True,
+        f"{answer.device}: {answer.points} points moved {answer.efficiency.name}; TPOT off by"
+        f" {_share(answer.before['tpot'])} before, {_share(answer.after['tpot'])} after"
+        + _left_out(answer.held_out_mape["tpot"]),
+    )
+    yield table(
+        "What the points told",
+        ("part", "factor", "told", "prior", "posterior"),
+        [
+            (
+                PARTS[m.name],
+                f"x {m.factor:.2f}",
+                "yes" if m.told else "no, at its prior",
+                f"+-{m.prior:.0%}",
+                f"+-{m.posterior:.0%}",
+            )
+            for m in answer.moved
+        ],
+    )
+    yield table(
+        "Errors",
+        ("", "before", "after", "each point left out"),
+        [
+            (name.upper(), *(_share(e[name]) for e in (answer.before, answer.after, answer.held_out_mape)))
+            for name in ("tpot", "ttft")
+        ],
+    )
+    lines = (
+        f"models: {', '.join(answer.models)}",
+        "errors are mean absolute shares of the measured time, of a closed loop with its requests always in",
+        "use it where the points come from: the same machine, engine and options",
+        f"written to {answer.path}; kvroof estimate MODEL HW --calibration {answer.path}"
+        if answer.path
+        else "nothing written: give --out FILE.toml",
+    )
+    yield notes("Assumptions", lines)
+
+
+def _cells(group: Group) -> tuple[str, ...]:
+    return (*_errors(group.tpot, True), *_errors(group.ttft, False))
+
+
+def _errors(errors: Errors | None, count: bool) -> tuple[str, ...]:
+    if errors is None:
+        return ("",) * (5 if count else 4)
+    cells = (f"{errors.mape:.1%}", f"{errors.median:.1%}", f"{errors.bias:+.1%}", f"{errors.within:.0%}")
+    return (*cells, f"{errors.points:,}") if count else cells
+
+
+def _share(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1%}"
+
+
+def _left_out(value: float | None) -> str:
+    return "" if value is None else f", {value:.1%} with each point left out"
