@@ -9,7 +9,6 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.serving.comparison import compare
-from kvroof.spec.parallel import Layout
 
 
 @click.command("compare")
@@ -32,7 +31,6 @@ def command(
     utilization: float,
     kv_dtype: str,
     weights_dtype: str,
-    layout: Layout,
     ignore_keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -48,7 +46,7 @@ def command(
         seqs=seqs,
         kv_dtype=kv_dtype,
         weights_dtype=weights_dtype,
-        layout=layout,
+        layout=options.chosen_layout(),
         utilization=utilization,
     )
     if as_json:

@@ -9,6 +9,7 @@ import click
 
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
+from kvroof.cli import options
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import parse_time
 from kvroof.roofline.efficiency import IDENTITY
@@ -63,15 +64,6 @@ def _known(ctx: click.Context, param: click.Parameter, value: str) -> None:
 
 
 _OPTIONS = (
-    *(
-        click.option(f"--{axis}", default=1, show_default=True, help=text, expose_value=False, callback=_keep)
-        for axis, text in (
-            ("tp", "Tensor-parallel ranks."),
-            ("pp", "Pipeline stages."),
-            ("dp", "Groups of --tp ranks, each with its requests."),
-            ("ep", "Parts that routed experts are dealt into."),
-        )
-    ),
     click.option(
         "--kv-dtype",
         default="auto",
@@ -110,7 +102,7 @@ _OPTIONS = (
 
 def deployment(function: F) -> F:
     """Add the options."""
-    for option in reversed(_OPTIONS):
+    for option in reversed((options.parallel, *_OPTIONS)):
         function = option(function)
     return function
 
@@ -122,6 +114,7 @@ def chosen_plan(model: str, hw: str) -> Plan:
         BadInput: A name, layout or dtype that cannot be.
     """
     given: dict[str, Any] = click.get_current_context().meta[_KEY]
+    layout = options.chosen_layout()
     machine, efficiency = load_hardware(hw), IDENTITY
     if given["calibration"] != "none":
         from kvroof.calibration.load import load_calibration
@@ -130,10 +123,12 @@ def chosen_plan(model: str, hw: str) -> Plan:
     return Plan.of(
         load_model(model, ignore_keys=given["ignore_keys"]),
         machine,
-        tp=given["tp"],
-        pp=given["pp"],
-        dp=given["dp"],
-        ep=given["ep"],
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=layout.dp,
+        ep=layout.ep,
+        dcp=layout.dcp,
+        redundant_experts=layout.redundant_experts,
         kv_dtype=given["kv_dtype"],
         weights_dtype=given["weights_dtype"],
         efficiency=efficiency,

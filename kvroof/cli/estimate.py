@@ -15,7 +15,6 @@ from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.offload import offload
-from kvroof.spec.parallel import Layout
 
 
 @click.command("estimate")
@@ -69,7 +68,6 @@ def command(
     offload_experts: bool,
     offload_kv: bool,
     host_bandwidth: float | None,
-    layout: Layout,
     expert_imbalance: float | None,
     spec_tokens: int,
     acceptance: float,
@@ -90,7 +88,7 @@ def command(
     kvroof estimate llama-3.1-70b h100-sxm --tp 4 --spec-tokens 3 --draft llama-3.2-1b
     """
     arch, machine = load_model(model, ignore_keys=ignore_keys), load_hardware(hw)
-    efficiency = _efficiency(calibration, machine)
+    layout, efficiency = options.chosen_layout(), _efficiency(calibration, machine)
     plan = Plan.of(
         offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv),
         machine,

@@ -22,7 +22,7 @@ from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import fit
 from kvroof.memory.terms import budget_terms
 from kvroof.spec.offload import offload
-from kvroof.spec.parallel import Layout, check_layout
+from kvroof.spec.parallel import check_layout
 from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
 
@@ -83,7 +83,6 @@ def command(
     offload_layers: int,
     offload_experts: bool,
     offload_kv: bool,
-    layout: Layout,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -108,7 +107,7 @@ def command(
     arch = offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv)
     allocator = chosen_allocator(arch)
     kv_format, state_format = chosen_formats(arch, allocator, kv_dtype)
-    layout = with_context(layout, allocator)
+    layout = with_context(options.chosen_layout(), allocator)
     check_layout(arch, layout)
     drafter = load_model(draft) if draft is not None else None
     terms = budget_terms(

@@ -17,7 +17,6 @@ from kvroof.ground.units import MIB
 from kvroof.memory.engines.explain import ExplainedLine, Served, explain_log
 from kvroof.memory.engines.logs import read_log
 from kvroof.memory.kv import KVReport, kv
-from kvroof.spec.parallel import Layout
 from kvroof.spec.params import parse_formats
 
 MAX_LOG_BYTES = 16 * MIB
@@ -53,7 +52,6 @@ def command(
     log_file: str | None,
     kv_dtype: str,
     weights_dtype: str,
-    layout: Layout,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -71,6 +69,7 @@ def command(
             where="--lengths",
             way_out="leave --tokens and --seqs out",
         )
+    layout = options.chosen_layout()
     log = read_log(_read(log_file)) if log_file is not None else None
     if log is not None and len(models) > 1:
         raise BadInput("a log is of one model", where="--log", way_out="name one MODEL")

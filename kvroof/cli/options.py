@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -134,34 +133,34 @@ calibration = click.option(
 calibrated = click.option(
     "--calibration", default="auto", show_default=True, callback=_known_calibration, help=_CALIBRATION_HELP
 )
-_AXES = (
-    click.option("--tp", default=1, show_default=True, help="Tensor-parallel ranks."),
-    click.option("--pp", default=1, show_default=True, help="Pipeline stages; the fullest one decides."),
-    click.option("--dp", default=1, show_default=True, help="Groups of --tp ranks, each with its requests."),
-    click.option("--ep", default=1, show_default=True, help="Parts that routed experts are dealt into."),
-    click.option(
-        "--redundant-experts", default=0, show_default=True, help="Second copies of busy experts, in all."
-    ),
+_LAYOUT = "kvroof.layout"
+
+
+def _keep_axis(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    """Keep a count of ranks where `chosen_layout` looks for it."""
+    ctx.meta.setdefault(_LAYOUT, {})[str(param.name)] = value
+
+
+def _axis(name: str, words: str, default: int = 1) -> Callable[[F], F]:
+    return click.option(
+        name, default=default, show_default=True, help=words, expose_value=False, callback=_keep_axis
+    )
+
+
+def chosen_layout() -> Layout:
+    """Return the layout that the running command's options make."""
+    return Layout(**click.get_current_context().meta[_LAYOUT])
+
+
+served_parallel = _together(
+    _axis("--tp", "Tensor-parallel ranks."),
+    _axis("--pp", "Pipeline stages; the fullest one decides."),
+    _axis("--dp", "Groups of --tp ranks, each with its requests."),
+    _axis("--ep", "Parts that routed experts are dealt into."),
+    _axis("--redundant-experts", "Second copies of busy experts, in all.", default=0),
 )
-_DCP = click.option("--dcp", default=1, show_default=True, help="Ranks sharing a KV head's tokens in decode.")
-
-
-def _laid_out(function: F) -> F:
-    """Give a command its `layout` instead of the counts of ranks."""
-
-    @wraps(function)
-    def command(
-        *, tp: int, pp: int, dp: int, ep: int, redundant_experts: int, dcp: int = 1, **rest: Any
-    ) -> Any:
-        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, redundant_experts=redundant_experts)
-        return function(layout=layout, **rest)
-
-    return cast(F, command)
-
-
-parallel = _together(*_AXES, _DCP, _laid_out)
-served_parallel = _together(*_AXES, _laid_out)
-"""The same where an engine's options add decode context parallelism."""
+"""Where an engine's options add decode context parallelism."""
+parallel = _together(served_parallel, _axis("--dcp", "Ranks sharing a KV head's tokens in decode."))
 offloading = _together(
     click.option("--offload-layers", default=0, show_default=True, help="First layers kept on the host."),
     click.option("--offload-experts", is_flag=True, help="All routed experts live on the host."),

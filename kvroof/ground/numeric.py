@@ -16,7 +16,12 @@ T = TypeVar("T")
 
 
 def _array_module(*values: Any) -> Any:
-    """Return the array namespace that `values` need, or None when all are plain Python numbers."""
+    """Return the array namespace that `values` need, or None when all are plain Python numbers.
+
+    Every array names its own, and so may any other kind of number; beside another, NumPy's gives way.
+
+    Source: Python array API standard, `__array_namespace__`.
+    """
     found = None
     for value in values:
         if isinstance(value, (int, float)):
@@ -26,9 +31,7 @@ def _array_module(*values: Any) -> Any:
 
             found = found or numpy
         else:
-            import jax.numpy
-
-            return jax.numpy
+            return value.__array_namespace__()
     return found
 
 

@@ -12,16 +12,25 @@ from rich.text import Text
 
 from kvroof.ground.units import format_bytes
 
+WHOLE_WORD = 24
+"""Characters up to which a name is not broken where a table is wider than its place."""
+
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Group:
     """Return a table whose first `left` columns are words and the others are numbers, set right.
 
     Cells are shown as they are: a name is never read as markup.
     """
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False), [tuple(row) for row in rows]
     for index, name in enumerate(columns):
-        made.add_column(Text(name), justify="left" if index < left else "right", overflow="fold")
-    for row in rows:
+        word = max((len(line[index]) for line in lines), default=0) if index < left else 0
+        made.add_column(
+            Text(name),
+            justify="left" if index < left else "right",
+            overflow="fold",
+            min_width=min(word, WHOLE_WORD) or None,
+        )
+    for row in lines:
         made.add_row(*(Text(cell) for cell in row))
     return Group(Text(title, style="bold"), made)
 

@@ -70,7 +70,7 @@ def test_floats_numpy_and_jax_agree_and_gradients_are_finite(warm):
 
 
 def test_a_sharp_soft_maximum_is_the_hard_one():
-    soft = Kernel(hbm=0.8, compute=0.6, sharpness=200.0)
+    soft = Kernel(hbm=0.8, compute=0.6, sharpness=30.0)
     hard = Kernel(hbm=0.8, compute=0.6)
     assert soft.seconds(1e12, 1e10, PEAK, BW) == pytest.approx(hard.seconds(1e12, 1e10, PEAK, BW), rel=1e-2)
 

@@ -1,0 +1,80 @@
+"""`kvroof explore`: the whole model as one page with sliders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import click
+
+from kvroof.catalog.models import load_model, model_names
+from kvroof.catalog.profiles import hardware_names, load_hardware
+from kvroof.cli import options
+from kvroof.cli.output import print_json
+from kvroof.ground.errors import BadInput
+from kvroof.ground.units import format_bytes
+
+USUAL_MODELS = (
+    "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "llama-3.2-1b", "llama-2-7b",
+    "mistral-7b-v0.1", "mistral-nemo-2407", "mixtral-8x7b-v0.1",
+    "qwen2.5-7b", "qwen2.5-72b", "qwen3-8b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b",
+    "qwen3-coder-480b-a35b", "qwen3-next-80b-a3b", "qwen3.5-397b-a17b",
+    "gemma-3-12b", "gemma-3-27b", "gemma-4-31b", "gpt-oss-20b", "gpt-oss-120b",
+    "deepseek-v2-lite", "deepseek-v3", "deepseek-v3.2", "deepseek-v4-flash", "kimi-k2", "kimi-linear-48b-a3b",
+    "glm-5.1", "minimax-m2.5", "nvidia-nemotron-3-nano-30b-a3b-bf16", "falcon-h1-3b-base",
+    "mamba-codestral-7b-v0.1", "olmo-3.1-32b", "phi-4-mini", "smollm2-360m",
+)  # fmt: skip
+"""One or more of each architecture that people ask about; the first is what the page opens with."""
+FIRST_MACHINE = "h100-sxm"
+
+
+@click.command("explore")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--hw", "machines", multiple=True, metavar="HW", help="Only these machines; repeatable.")
+@click.option("--all", "every", is_flag=True, help="Every model of the catalog; takes a minute.")
+@click.option("--out", required=True, metavar="FILE", help="The .html file; it needs no network.")
+@options.json_output
+def command(models: tuple[str, ...], machines: tuple[str, ...], every: bool, out: str, as_json: bool) -> None:
+    """One page with sliders: footprint, fit, times and roofline of any model on any machine, at once.
+
+    Without a MODEL the usual ones are in it; without --hw, every machine of the catalog.
+
+    \b
+    kvroof explore llama-3.1-8b deepseek-v3 --hw h100-sxm --hw mi300x --out explorer.html
+    """
+    path = Path(out)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise BadInput(f"{out[-80:]!r} is not an .html file", where="--out", way_out="name it explorer.html")
+    if not path.absolute().parent.is_dir():
+        raise BadInput("its folder does not exist", where=f"--out {out[-80:]}")
+    if every and models:
+        raise BadInput("--all is every model", where="MODEL", way_out="name models, or give --all")
+    from kvroof.search.tables import explorer_tables
+    from kvroof.view.explorer.page import explorer_page
+
+    usual = (*USUAL_MODELS, *(name for name in model_names() if every and name not in USUAL_MODELS))
+    places = sorted(hardware_names(), key=lambda name: name != FIRST_MACHINE)
+    chosen = {name: load_hardware(name) for name in machines or places}
+    with _progress(list(dict.fromkeys(models or usual))) as names:
+        tables = explorer_tables(((name, load_model(name)) for name in names), chosen.items())
+    page = explorer_page(tables).encode()
+    try:
+        path.write_bytes(page)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=f"--out {out[-80:]}") from None
+    held = [model["name"] for model in tables["models"]]
+    if as_json:
+        print_json({"path": out, "bytes": len(page), "models": held, "machines": list(chosen)})
+    else:
+        click.echo(
+            f"{len(held)} models on {len(chosen)} machines written to {out}, {format_bytes(len(page))}"
+        )
+
+
+def _progress(names: list[str]) -> AbstractContextManager[Iterator[str]]:
+    """Return the names, with a bar that fills as they are taken where a person looks on."""
+    if not sys.stderr.isatty():
+        return nullcontext(iter(names))
+    return click.progressbar(names, label="Tracing the models", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""A page that answers while sliders move."""
