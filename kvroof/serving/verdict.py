@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import get_args
 
 from kvroof.ground.record import record, static
 from kvroof.ground.units import format_decimal
 from kvroof.serving.batching import SteadyState, one_pool
 from kvroof.serving.best_pools import BestSplit, OnePool, Question, best_one_pool
-from kvroof.serving.break_even import Ask, Condition, break_even
+from kvroof.serving.break_even import Ask, Condition, What, break_even
 from kvroof.serving.disaggregation import Limit, Split, split
 from kvroof.serving.pool_choice import Verdict, choose
 from kvroof.serving.queueing import NoSteadyState
@@ -67,6 +68,7 @@ def disaggregate(
     question: Question,
     ask: Ask | None = None,
     *,
+    whats: Collection[What] = get_args(What),
     rate_rps: float | None = None,
     prices: Mapping[str, float] | None = None,
 ) -> Disaggregation:
@@ -75,6 +77,7 @@ def disaggregate(
     Args:
         question: What is compared.
         ask: Makes the question anew for other requests; None leaves out what would flip the verdict.
+        whats: The conditions that are tried; lengths and prefix hits take longest.
         rate_rps: The rate at which times are given; None gives them at each way's goodput.
         prices: Of a device of each chip, for a comparison at equal cost.
 
@@ -100,7 +103,7 @@ def disaggregate(
         verdict=choice.verdict,
         log_ratio=choice.log_ratio,
         log_error=choice.log_error,
-        break_even=() if ask is None else break_even(question, choice, ask),
+        break_even=() if ask is None else break_even(question, choice, ask, whats),
         assumptions=assumptions_of(question, priced=prices is not None),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 
@@ -13,6 +14,9 @@ from kvroof.serving.op_times import OpTime
 from kvroof.spec.hardware import Hardware
 from kvroof.view.memory import ledger_table
 from kvroof.view.tables import notes, table, verdict
+
+if TYPE_CHECKING:
+    from kvroof.search.sensitivity import Sensitivity
 
 BOUNDS = {
     "compute": "compute",
@@ -94,6 +98,31 @@ def _sigma(answer: Estimate) -> list[tuple[str, str, str]]:
 
 def _range(low: float, high: float) -> str:
     return f"{format_time(low)} to {format_time(high)}"
+
+
+CHANGES = {
+    "hbm_bandwidth": "HBM bandwidth",
+    "compute": "arithmetic",
+    "link": "link bandwidth",
+    "overhead": "launch, collective and host overhead",
+    "work_items": "work items and exponentials",
+    "kv_heads": "KV heads",
+    "window": "sliding window",
+    "kv_bytes_per_element": "bytes per cached element",
+    "weight_bytes_per_element": "bytes per weight",
+    "batch": "batch",
+    "context": "context",
+}
+
+
+def sensitivity_table(slopes: Sensitivity) -> RenderableType:
+    """Return by how many percent each time changes when one number rises by a percent."""
+    rows = [
+        (words, f"{slopes.ttft[name]:+.3f}", f"{slopes.tpot[name]:+.3f}")
+        for name, words in CHANGES.items()
+        if slopes.ttft[name] or slopes.tpot[name]
+    ]
+    return table("1 % more of it changes a time by so many %", ("", "TTFT", "TPOT"), rows)
 
 
 def op_table(title: str, ops: Sequence[OpTime], explain: bool) -> RenderableType:

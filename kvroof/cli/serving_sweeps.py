@@ -1,0 +1,164 @@
+"""The points that figures of serving are drawn through: rates, maps, and a simulated run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvroof.cli.sweeps import calibration_of
+from kvroof.ground.errors import BadInput
+from kvroof.memory.ledger import fit
+from kvroof.roofline.plan import Plan
+from kvroof.schedule.policies import Policy
+from kvroof.serving.batching import SteadyState, one_pool
+from kvroof.serving.best_pools import question_of
+from kvroof.serving.disaggregation import Split, TwoPools, split
+from kvroof.serving.goodput import Limits, highest_rate, replica, start_rate
+from kvroof.serving.instances import Pool
+from kvroof.serving.lengths import fixed
+from kvroof.serving.pool_choice import Choice, choose
+from kvroof.serving.queueing import NoSteadyState
+from kvroof.serving.requests import poisson
+from kvroof.serving.simulator import Simulation, simulate
+from kvroof.serving.step_table import StepTable
+from kvroof.serving.step_times import PlanTimes
+from kvroof.serving.traffic import Traffic, traffic
+from kvroof.serving.transfer import KVLink
+from kvroof.view.figures.frontier import Curve, Operating
+from kvroof.view.theme import calibrated
+
+LOADS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
+"""Shares of the highest rate that a line goes through: denser where the wait grows."""
+
+
+def load_curve(
+    plan: Plan, asked: Traffic, policy: Policy, utilization: float, reserve_bytes: int
+) -> tuple[list[SteadyState], NoSteadyState | None]:
+    """Return a deployment's steady states from an idle one up to the last, and why there is none beyond.
+
+    Raises:
+        BadInput: The memory does not admit one request.
+    """
+    server = replica(plan, asked, utilization=utilization, reserve_bytes=reserve_bytes)
+    if not server.max_seqs:
+        raise BadInput(
+            f"not one request fits on {plan.hardware.name}", where="load", way_out="see kvroof fit"
+        )
+    own = replace(policy, max_num_seqs=min(policy.max_num_seqs, server.max_seqs))
+
+    def steady(rate: float) -> bool:
+        return isinstance(one_pool(server.times, asked, rate, own), SteadyState)
+
+    most = highest_rate(steady, start_rate(server, asked))
+    rates = [most * share for share in LOADS] if most else []
+    states = [one_pool(server.times, asked, rate, own) for rate in rates]
+    beyond = one_pool(server.times, asked, 1.1 * most or 1e-3, own)
+    return (
+        [state for state in states if isinstance(state, SteadyState)],
+        beyond if isinstance(beyond, NoSteadyState) else None,
+    )
+
+
+def open_loop_curve(plan: Plan, asked: Traffic, utilization: float, reserve_bytes: int) -> Curve | None:
+    """Return one pool of mixed steps at rising rates; None where the memory does not admit a request."""
+    if not replica(plan, asked, utilization=utilization, reserve_bytes=reserve_bytes).max_seqs:
+        return None
+    states, _ = load_curve(plan, asked, Policy(name="chunked"), utilization, reserve_bytes)
+    points = tuple(_operating(state, plan.layout.devices) for state in states)
+    return Curve(plan.hardware.name, "aggregated", points, calibrated(calibration_of(plan)))
+
+
+def split_curve(
+    plan: Plan,
+    counts: tuple[int, int],
+    asked: Traffic,
+    link: KVLink,
+    utilization: float,
+    reserve_bytes: int,
+) -> Curve | None:
+    """Return prefill and decode pools of `counts` instances at rising rates; None where nothing fits."""
+    server = replica(plan, asked, utilization=utilization, reserve_bytes=reserve_bytes)
+    if not server.max_seqs:
+        return None
+    first, later = counts
+    pools = TwoPools(
+        prefill=server, prefill_instances=first, decode=server, decode_instances=later, link=link
+    )
+    most = highest_rate(
+        lambda rate: isinstance(split(pools, asked, rate), Split), first * start_rate(server, asked)
+    )
+    found = [split(pools, asked, most * share) for share in LOADS] if most else []
+    points = tuple(_operating(state, pools.devices) for state in found if isinstance(state, Split))
+    name = f"{plan.hardware.name} {first}P:{later}D"
+    return Curve(name, "disaggregated", points, calibrated(calibration_of(plan))) if points else None
+
+
+def _operating(state: SteadyState | Split, devices: int) -> Operating:
+    return Operating(
+        tokens_per_s_per_user=1 / state.tpot_s.mean,
+        tokens_per_s_per_device=state.tokens_per_s / devices,
+        ttft_s=state.ttft_s.mean,
+        label=f"{state.requests_per_s:.3g}/s",
+    )
+
+
+def pool_choice(
+    prefill: Plan, decode: Plan, isl: int, osl: int, limits: Limits, link: KVLink, devices: int
+) -> Choice | None:
+    """Return whether one pool or two serve more requests of a length; None where nothing keeps the limits.
+
+    One pool is tried on either machine.
+
+    Raises:
+        BadInput: Fewer than two devices.
+    """
+    if devices < 2:
+        raise BadInput("two pools need at least 2 devices", where="--max-devices")
+    alone = (prefill,) if decode is prefill else (prefill, decode)
+    question = question_of(
+        alone, (prefill,), (decode,), traffic(fixed(isl), fixed(osl)), limits, link, devices
+    )
+    try:
+        return choose(question)
+    except BadInput:
+        return None
+
+
+def simulated(
+    plan: Plan,
+    policy: Policy,
+    *,
+    isl: int,
+    osl: int,
+    rate: float,
+    requests: int,
+    seed: int,
+    utilization: float,
+    reserve_bytes: int,
+) -> Simulation:
+    """Return a simulated run of Poisson arrivals on one deployment, with its schedule.
+
+    Raises:
+        BadInput: The memory does not admit one request, or a policy that cannot run.
+    """
+    room = fit(
+        plan.model,
+        plan.hardware.capacity_bytes,
+        tokens=isl + osl - 1,
+        utilization=utilization,
+        reserve_bytes=reserve_bytes,
+        formats=plan.formats,
+        kv_format=plan.kv_format,
+        allocator=plan.allocator,
+        layout=plan.layout,
+    )
+    if not room.max_seqs:
+        raise BadInput(
+            f"not one request fits on {plan.hardware.name}", where="schedule", way_out="see kvroof fit"
+        )
+    table = StepTable(
+        PlanTimes(plan), most_tokens=isl + osl, most_query_tokens=max(policy.max_num_batched_tokens, isl)
+    )
+    block = plan.allocator.block_size
+    pool = Pool(step_s=table, num_blocks=room.kv_capacity_tokens // block, block_size=block, policy=policy)
+    asked = poisson(rate, requests, input_tokens=isl, output_tokens=osl, seed=seed)
+    return simulate(asked, pool, trace=True)

@@ -1,0 +1,1 @@
+"""One figure per question: records in, a plotly figure out. Nothing is computed but where a mark stands."""
