@@ -9,7 +9,8 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.output import print_json, print_view
+from kvroof.cli.output import plain, print_json, print_view
+from kvroof.ground.errors import BadInput
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
@@ -44,6 +45,7 @@ from kvroof.spec.offload import offload
 @click.option("--adapters", default=0, show_default=True, help="LoRA adapters that requests choose among.")
 @click.option("--adapter-rank", default=16, show_default=True, help="Rank of each adapter.")
 @options.calibrated
+@click.option("--sensitivity", is_flag=True, help="Also d log(time) / d log(bandwidth, FLOPs, ...).")
 @options.ignore_key
 @options.explain
 @options.json_output
@@ -75,6 +77,7 @@ def command(
     adapters: int,
     adapter_rank: int,
     calibration: str,
+    sensitivity: bool,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -125,12 +128,32 @@ def command(
         utilization=utilization,
         reserve_bytes=reserve,
     )
+    slopes = None
+    if sensitivity:
+        if chunk is not None or spec_tokens:
+            raise BadInput(
+                "elasticities are those of whole prompts and one token a step",
+                where="--sensitivity",
+                way_out="leave --chunk and --spec-tokens out",
+            )
+        from kvroof.search.sensitivity import sensitivity as elasticities
+
+        slopes = elasticities(
+            plan,
+            isl=isl,
+            osl=osl,
+            batch=batch,
+            cached_prefix=cached_prefix,
+            encoder_tokens=encoder_tokens,
+        )
     if as_json:
-        print_json(answer)
+        print_json(answer if slopes is None else plain(answer) | {"sensitivity": slopes})
     else:
-        from kvroof.view.speed import estimate_view
+        from kvroof.view.speed import estimate_view, sensitivity_table
 
         print_view(estimate_view(answer, plan.hardware, explain))
+        if slopes is not None:
+            print_view([sensitivity_table(slopes)])
     sys.exit(0 if answer.fits else 1)
 
 

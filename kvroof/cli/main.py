@@ -19,7 +19,15 @@ VERBS = {
     "fit": "kvroof.cli.fit",
     "estimate": "kvroof.cli.estimate",
     "compare": "kvroof.cli.compare",
+    "optimize": "kvroof.cli.optimize",
+    "disagg": "kvroof.cli.disagg",
+    "simulate": "kvroof.cli.simulate",
     "calibrate": "kvroof.cli.calibrate",
+    "engine": "kvroof.cli.engine",
+    "validate": "kvroof.cli.validate",
+    "plot": "kvroof.cli.plot",
+    "report": "kvroof.cli.report",
+    "explore": "kvroof.cli.explore",
     "doctor": "kvroof.cli.doctor",
 }
 

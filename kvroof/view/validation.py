@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from kvroof.calibration.calibrate import Recalibrated
-from kvroof.calibration.validate import Errors, Group, Validation
+from kvroof.calibration.validate import Errors, Validation
 from kvroof.view.tables import notes, table, verdict
 
 PARTS = {
@@ -29,14 +29,8 @@ def validation_view(answer: Validation) -> Iterator[RenderableType]:
         if e is not None
     )
     yield verdict(True, f"{answer.predicted:,} of {answer.points:,} measured points predicted: {said}")
-    names = tuple(answer.groups[0].by) if answer.groups else ()
-    yield table(
-        "Errors",
-        (*names, "TPOT", "median", "bias", "1 sigma", "points", "TTFT", "median", "bias", "1 sigma"),
-        [(*g.by.values(), *_cells(g)) for g in answer.groups]
-        + [(*(("all",) if names else ()), *[""] * (len(names) - 1), *_cells(answer.overall))],
-        left=len(names),
-    )
+    yield _errors("TPOT", answer, {id(g): g.tpot for g in (*answer.groups, answer.overall)})
+    yield _errors("TTFT", answer, {id(g): g.ttft for g in (*answer.groups, answer.overall)})
     if answer.left_out:
         reasons = list(answer.left_out.items())
         rows = [(reason, f"{count:,}") for reason, count in reasons[:MOST_REASONS]]
@@ -92,15 +86,25 @@ def recalibration_view(answer: Recalibrated) -> Iterator[RenderableType]:
     yield notes("Assumptions", lines)
 
 
-def _cells(group: Group) -> tuple[str, ...]:
-    return (*_errors(group.tpot, True), *_errors(group.ttft, False))
+def _errors(time: str, answer: Validation, of: dict[int, Errors | None]) -> RenderableType:
+    """Return the errors of one time by group, and over all points."""
+    names = tuple(answer.groups[0].by) if answer.groups else ()
+    rows = [(*g.by.values(), *_cells(of[id(g)])) for g in answer.groups]
+    rows.append((*("all",) * bool(names), *[""] * (len(names) - 1), *_cells(of[id(answer.overall)])))
+    columns = (*names, "mean", "median", "bias", "in 1 sigma", "points")
+    return table(f"{time}: error as a share of the measured time", columns, rows, left=len(names))
 
 
-def _errors(errors: Errors | None, count: bool) -> tuple[str, ...]:
+def _cells(errors: Errors | None) -> tuple[str, ...]:
     if errors is None:
-        return ("",) * (5 if count else 4)
-    cells = (f"{errors.mape:.1%}", f"{errors.median:.1%}", f"{errors.bias:+.1%}", f"{errors.within:.0%}")
-    return (*cells, f"{errors.points:,}") if count else cells
+        return ("-",) * 5
+    return (
+        f"{errors.mape:.1%}",
+        f"{errors.median:.1%}",
+        f"{errors.bias:+.1%}",
+        f"{errors.within:.0%}",
+        f"{errors.points:,}",
+    )
 
 
 def _share(value: float | None) -> str:
