@@ -114,7 +114,7 @@ def command(
 
     \b
     kvroof disagg llama-3.1-8b --max-devices 4 --tp 1
-    kvroof disagg llama-3.1-70b --prefill h100-sxm --decode h200-sxm --tp 4 --link 400Gb/s
+    kvroof disagg llama-3.1-70b --prefill h100-sxm --decode h200-sxm --tp 4 --break-even none
     """
     from kvroof.serving.best_pools import Question, question_of
     from kvroof.serving.goodput import limits

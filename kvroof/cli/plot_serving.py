@@ -110,7 +110,7 @@ def draw_pools(
     Each cell is solved with its error, which takes some seconds.
 
     \b
-    kvroof plot pools llama-3.1-8b h100-sxm --ttft 1s --tpot 25ms --out pools.html
+    kvroof plot pools llama-3.1-8b h100-sxm --isl 2048 --osl 64,256 --tpot 25ms --out pools.html
     """
     from kvroof.cli.serving_sweeps import pool_choice
     from kvroof.serving.goodput import limits
