@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -137,7 +139,10 @@ def command(
                 way_out="leave --chunk and --spec-tokens out",
             )
         from kvroof.search.sensitivity import sensitivity as elasticities
+        from kvroof.search.sweep import keep_compilations
 
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        keep_compilations(str(Path(cache) / "kvroof" / "jax"))
         slopes = elasticities(
             plan,
             isl=isl,
