@@ -15,8 +15,13 @@ from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 
 REQUIRED = (
-    "jax", "optax", "numpy", "scipy", "plotly", "click", "rich", "msgspec", "safetensors", "gguf"
+    "jax", "optax", "numpy", "scipy", "plotly", "jinja2", "click", "rich", "msgspec", "safetensors", "gguf"
 )  # fmt: skip
+EXTRAS = {
+    "flax": "engine", "jaxtyping": "engine", "kaleido": "images", "aiconfigurator-core": "silicon",
+    "pyarrow": "silicon",
+}  # fmt: skip
+"""What some verbs need besides, and the extra that brings it."""
 
 
 @click.command("doctor")
@@ -30,7 +35,7 @@ def command(as_json: bool) -> None:
     found = {
         "kvroof": __version__,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in REQUIRED},
+        "packages": {name: _version(name) for name in (*REQUIRED, *EXTRAS)},
         "devices": _devices(),
         "models": len(model_names()),
         "hardware": len(hardware_names()),
@@ -39,7 +44,9 @@ def command(as_json: bool) -> None:
         ),
     }
     missing = [name for name in REQUIRED if _version(name) is None]
-    found["missing"] = {name: f"pip install {name}" for name in missing}
+    found["missing"] = {name: f"pip install {name}" for name in missing} | {
+        name: f"pip install 'kvroof[{extra}]'" for name, extra in EXTRAS.items() if _version(name) is None
+    }
     if as_json:
         print_json(found)
     else:
