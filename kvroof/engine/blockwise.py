@@ -23,6 +23,8 @@ Carry = TypeVar("Carry")
 
 CACHED_TILE_BYTES = 2**16
 """Bytes of a tile that is copied once from memory and then multiplied out of a core's own cache."""
+MOST_BLOCKS = 8
+"""Blocks that are joined into a tile; joining more takes XLA longer than it gains."""
 SPAN_TOKENS = 2048
 SPAN_SCORES = 2**20
 """Most tokens, and most scores of a KV head, that a span holds."""
@@ -56,7 +58,7 @@ def tiling_for(pages: Pages, rows: int, max_blocks: int, platform: str) -> Tilin
         blocks = min(max(1, 512 // pages.block_size), max_blocks)
         return Tiling(blocks=blocks, tiles=1, heads=pages.num_kv_heads, sequential=False)
     row_bytes = max(pages.k.shape[3], pages.v_dim) * 4
-    blocks = min(max(1, CACHED_TILE_BYTES // (row_bytes * pages.block_size)), max_blocks)
+    blocks = min(max(1, CACHED_TILE_BYTES // (row_bytes * pages.block_size)), MOST_BLOCKS, max_blocks)
     tokens = blocks * pages.block_size
     span = min(SPAN_TOKENS, max(SPAN_SCORES // rows, tokens), max_blocks * pages.block_size)
     tiles = max(1, span // tokens)

@@ -148,9 +148,10 @@ def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters
     model, allocator, layout = budget.model, budget.allocator, budget.layout
     ((tokens, seqs),) = demand.lengths
     kv_bytes, stored = budget.kv_bytes(demand), budget.stored_weights_bytes
-    total = stored + kv_bytes + budget.reserved_bytes
-    most, longest = max_seqs(budget, tokens), max_tokens(budget, seqs)
-    admitted = most if typical_tokens is None else max_seqs(budget, typical_tokens)
+    total, known = stored + kv_bytes + budget.reserved_bytes, replace(budget, weights_bytes=stored)
+    most, longest = max_seqs(known, tokens), max_tokens(known, seqs)
+    admitted = most if typical_tokens is None else max_seqs(known, typical_tokens)
+    holds, may_use = kv_bytes <= known.available_bytes, known.budget_bytes
     engine = allocator.engine
     question = Question(
         tokens=tokens,
@@ -165,22 +166,22 @@ def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters
     )
     return Ledger(
         model=model.name,
-        fits=budget.holds(demand),
+        fits=holds,
         capacity_bytes=budget.capacity_bytes,
-        budget_bytes=budget.budget_bytes,
+        budget_bytes=may_use,
         weights_bytes=stored,
         kv_bytes=kv_bytes,
         reserve_bytes=budget.reserved_bytes,
         total_bytes=total,
         devices=layout.devices,
-        headroom_bytes=budget.budget_bytes - total,
+        headroom_bytes=may_use - total,
         host_bytes=budget.host_weights_bytes + budget.host_kv_bytes(demand),
         tokens=tokens,
         seqs=seqs,
         max_seqs=most,
         max_tokens=longest,
-        kv_capacity_tokens=capacity_tokens(budget, tokens, most),
-        ways_out=() if budget.holds(demand) else tuple(ways_out(budget, demand)),
+        kv_capacity_tokens=capacity_tokens(known, tokens, most),
+        ways_out=() if holds else tuple(ways_out(budget, demand)),
         terms=_terms(budget),
         engine=None if engine is None else engine.name,
         admitted_seqs=admitted,

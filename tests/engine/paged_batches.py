@@ -7,6 +7,9 @@ import numpy as np
 
 from kvroof.engine.pages import Pages
 
+QUICK_TO_COMPILE = {"xla_backend_optimization_level": 0}
+"""For references and interpreted kernels, which XLA takes longer to optimise than to run."""
+
 
 class Shape(NamedTuple):
     """What a program is compiled for; everything else about a batch varies."""

@@ -15,11 +15,21 @@ from kvroof.engine.paged_attention import paged_attention
 from kvroof.engine.pages import Pages
 from kvroof.engine.rows import pack_rows, unpack_rows
 from kvroof.spec.reach import Chunked, Full, Sliding
-from tests.engine.paged_batches import GQA, MHA, MLA, blocks_read, random_batch, with_nan_elsewhere
+from tests.engine.paged_batches import (
+    GQA,
+    MHA,
+    MLA,
+    QUICK_TO_COMPILE,
+    blocks_read,
+    random_batch,
+    with_nan_elsewhere,
+)
 
 KERNELS = {"gpu": gpu_paged_attention, "tpu": tpu_paged_attention}
 both = pytest.mark.parametrize("platform", KERNELS)
-WIDE = MHA._replace(block_size=128, num_blocks=20, num_seqs=2, k_dim=32, v_dim=32, group=2, heads=2)
+WIDE = MHA._replace(
+    block_size=128, num_blocks=8, num_seqs=2, max_blocks=3, k_dim=32, v_dim=32, group=2, heads=2
+)
 CASES = {
     "GQA, window, sinks, verification of 3": (GQA._replace(query_len=3), Sliding(size=7), True, None, 3e-6),
     "long blocks, chunks, soft cap": (WIDE, Chunked(size=200), False, 3.0, 3e-6),
@@ -42,7 +52,7 @@ def _kernel(platform, shape, reach, sinks, soft_cap):
         out = KERNELS[platform](rows, batch.pages, batch.block_tables, soft_cap=soft_cap, interpret=True)
         return unpack_rows(out, shape.query_len, jnp.float32)
 
-    return jax.jit(run)
+    return jax.jit(run, compiler_options=QUICK_TO_COMPILE)
 
 
 @cache
@@ -57,7 +67,7 @@ def _dense(reach, sinks, soft_cap):
             soft_cap=soft_cap,
         )
 
-    return jax.jit(run)
+    return jax.jit(run, compiler_options=QUICK_TO_COMPILE)
 
 
 @both
