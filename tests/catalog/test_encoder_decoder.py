@@ -13,8 +13,8 @@ import pytest
 
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.cost.forward import forward
-from kvroof.cost.products import Run
 from kvroof.cost.op import Op
+from kvroof.cost.products import Run
 from kvroof.ground.errors import KvroofError
 from kvroof.memory.kv import kv
 from kvroof.spec.architecture import Architecture

@@ -1,0 +1,301 @@
+"""`kvroof optimize`: the best operating point under limits, what binds it, and what more is worth."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from kvroof.cli import options
+from kvroof.cli.output import print_json, print_view
+from kvroof.ground.errors import BadInput
+from kvroof.ground.units import parse_time
+
+if TYPE_CHECKING:
+    from kvroof.roofline.efficiency import Efficiency
+    from kvroof.search.choices import Axes
+    from kvroof.search.question import Chunking
+    from kvroof.search.relaxed_search import Search
+    from kvroof.serving.lengths import Lengths
+    from kvroof.spec.hardware import Hardware
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_DEVICES = 8
+MOST_FLEET = 65_536
+"""Devices of a replica where nobody bounds them, and of all replicas that serve a rate."""
+ISL, OSL = "2048", "256"
+
+
+class Time(click.ParamType[float]):
+    """A time such as 50ms or 1.5s."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        return value if isinstance(value, float) else parse_time(value, param.opts[0] if param else None)
+
+
+class Chunk(click.ParamType[Any]):
+    """Prompt tokens of a step: a number, `auto` or `whole`."""
+
+    name = "chunk"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | Chunking:
+        """Return the number, or the word."""
+        if value in ("auto", "whole"):
+            return cast("Chunking", value)
+        try:
+            return int(value)
+        except ValueError:
+            raise BadInput(
+                f"{value!r} is no number of tokens", where="--chunk", way_out="or auto, whole"
+            ) from None
+
+
+class Price(click.ParamType[tuple[str, float]]):
+    """A machine's price such as h100-sxm=2.5."""
+
+    name = "price"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Return the machine and dollars per device and hour."""
+        if isinstance(value, tuple):
+            return cast("tuple[str, float]", value)
+        name, _, amount = value.partition("=")
+        try:
+            return name, float(amount)
+        except ValueError:
+            raise BadInput(f"{value!r} is no price", where="--price", way_out="write h100-sxm=2.5") from None
+
+
+def _axis(name: str, text: str) -> Callable[[F], F]:
+    return click.option(f"--{name}", type=click.IntRange(1), help=f"{text}; free if left out.")
+
+
+@click.command("optimize")
+@click.argument("model")
+@click.argument("hw", nargs=-1, required=True, metavar="HW...|all")
+@click.option("--isl", metavar="N|P50/P90", help=f"Prompt tokens, or a median and a p90.  [default: {ISL}]")
+@click.option("--osl", metavar="N|P50/P90", help=f"Output tokens, alike.  [default: {OSL}]")
+@click.option("--lengths-from", metavar="TRACE", help="Take both lengths from a trace of requests.")
+@click.option("--cached-prefix", default=0, show_default=True, help="Prompt tokens already in the cache.")
+@click.option("--ttft", type=Time(), help="Limit on the time to the first token, e.g. 1s.")
+@click.option("--tpot", type=Time(), help="Limit on the time per further token, e.g. 50ms.")
+@click.option(
+    "--slo-percentile", type=float, default=90.0, show_default=True, help="Requests that keep them."
+)
+@click.option("--rate", type=float, help="Requests per second to serve: the fewest devices that do.")
+@click.option(
+    "--objective",
+    type=click.Choice(["throughput", "latency", "cost", "energy"]),
+    default="throughput",
+    show_default=True,
+    help="Tokens/s per device, time of a request, dollars or joules per token.",
+)
+@click.option(
+    "--maximize",
+    type=click.Choice(["throughput", "context", "batch"]),
+    default="throughput",
+    show_default=True,
+    help="Or the longest context (of --batch sequences), or the largest batch, that keeps the limits.",
+)
+@click.option("--batch", type=click.IntRange(1), help="Sequences at once, where they are given.")
+@click.option("--max-batch", type=click.IntRange(1), help="Sequences at once at most.")
+@click.option("--chunk", type=Chunk(), default="auto", show_default=True, help="Prompt tokens of a step.")
+@click.option("--price", "prices", type=Price(), multiple=True, metavar="HW=USD", help="Per device and hour.")
+@click.option("--max-devices", type=click.IntRange(1, MOST_FLEET), help="Devices at most.  [default: 8]")
+@_axis("tp", "Tensor-parallel ranks")
+@_axis("pp", "Pipeline stages")
+@_axis("dp", "Groups of ranks that share experts")
+@_axis("ep", "Parts that routed experts are dealt into")
+@click.option("--kv-dtype", "kv_dtypes", multiple=True, help="auto, a dtype or K/V; several are compared.")
+@click.option(
+    "--weights-dtype", "weights_dtypes", multiple=True, help="auto or a dtype; several are compared."
+)
+@options.utilization
+@options.reserve
+@options.calibrated
+@click.option("--verify", is_flag=True, help="Also evaluate every whole point, and say how far off this is.")
+@click.option("--table", metavar="FILE", help="Write every evaluated point to a .csv or a .parquet.")
+@options.ignore_key
+@options.json_output
+def command(
+    model: str,
+    hw: tuple[str, ...],
+    isl: str | None,
+    osl: str | None,
+    lengths_from: str | None,
+    cached_prefix: int,
+    ttft: float | None,
+    tpot: float | None,
+    slo_percentile: float,
+    rate: float | None,
+    objective: str,
+    maximize: str,
+    batch: int | None,
+    max_batch: int | None,
+    chunk: int | Chunking,
+    prices: tuple[tuple[str, float], ...],
+    max_devices: int | None,
+    tp: int | None,
+    pp: int | None,
+    dp: int | None,
+    ep: int | None,
+    kv_dtypes: tuple[str, ...],
+    weights_dtypes: tuple[str, ...],
+    utilization: float,
+    reserve: int,
+    calibration: str,
+    verify: bool,
+    table: str | None,
+    ignore_keys: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """The best machine, layout, batch and chunk under limits, what binds, and what one more GB/s is worth.
+
+    \b
+    kvroof optimize qwen3-32b h200-sxm --isl 4000 --osl 1000 --ttft 1s --tpot 20ms
+    kvroof optimize llama-3.1-8b all --tpot 30ms --max-devices 1
+    kvroof optimize llama-3.1-70b h100-sxm b200-sxm --objective cost --price h100-sxm=2.5 --price b200-sxm=5
+    kvroof optimize llama-3.1-70b h200-sxm --maximize context --batch 4 --ttft 30s
+    kvroof optimize llama-3.1-8b h100-sxm --rate 40 --isl 1020/2734 --osl 200/500 --ttft 1s --tpot 50ms
+    """
+    from kvroof.catalog.models import load_model
+    from kvroof.search.choices import Axes, Stores, plans
+    from kvroof.search.optimize import answer
+    from kvroof.search.question import Question
+    from kvroof.search.relaxed_search import Search
+    from kvroof.search.sizing import size_for_rate
+    from kvroof.serving.goodput import limits
+
+    machines = _machines(hw)
+    prompts, outputs = _lengths(isl, osl, lengths_from)
+    question = Question(
+        isl=prompts,
+        osl=outputs,
+        cached=cached_prefix,
+        limits=limits(ttft, tpot, slo_percentile / 100),
+        objective=cast(Any, objective),
+        maximize=cast(Any, maximize),
+        batch=batch,
+        most_batch=max_batch,
+        chunk=chunk,
+        utilization=utilization,
+        reserve_bytes=reserve,
+        prices=_prices(prices, machines),
+    )
+    most = max_devices or MOST_DEVICES
+    axes = Axes(tp=tp, pp=pp, dp=dp, ep=ep, most_devices=most)
+    if rate is not None and max_devices is not None:
+        axes = replace(axes, most_devices=max(min(most, MOST_DEVICES), _asked(axes)))
+    choices = plans(
+        load_model(model, ignore_keys=ignore_keys),
+        machines,
+        axes,
+        Stores(kv=kv_dtypes or ("auto",), weights=weights_dtypes or ("auto",)),
+        _efficiencies(calibration, machines),
+    )
+    if rate is None:
+        search = Search(choices, question, remember=table is not None)
+        found = answer(search, verify=verify)
+        if table is not None:
+            _write(search, Path(table))
+    elif verify or table is not None:
+        raise BadInput("a rate is served by trial", where="--rate", way_out="leave --verify and --table out")
+    else:
+        found = size_for_rate(choices, question, rate, max_devices or MOST_FLEET)
+    if as_json:
+        print_json(found)
+    else:
+        from kvroof.view.operating_point import answer_view
+
+        print_view(answer_view(found, question, rate))
+    sys.exit(0 if found.feasible else 1)
+
+
+def _write(search: Search, path: Path) -> None:
+    """Write the evaluated points of a search."""
+    from kvroof.search.evaluated import csv_text, evaluated, parquet_bytes
+
+    if path.suffix not in (".csv", ".parquet"):
+        raise BadInput("is neither .csv nor .parquet", where=str(path))
+    columns = evaluated(search)
+    content = csv_text(columns).encode() if path.suffix == ".csv" else parquet_bytes(columns)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def _machines(names: tuple[str, ...]) -> list[Hardware]:
+    """Return the machines that were named, each once; `all` is the whole catalog."""
+    from kvroof.catalog.profiles import hardware_names, load_hardware
+
+    if "all" in names:
+        return [load_hardware(name) for name in hardware_names()]
+    found = [load_hardware(name) for name in names]
+    return list({machine.name: machine for machine in found}.values())
+
+
+def _lengths(isl: str | None, osl: str | None, trace: str | None) -> tuple[Lengths, Lengths]:
+    """Return the lengths of prompts and outputs, as given or as a trace has them."""
+    from kvroof.serving.lengths import empirical, parse_lengths
+
+    if trace is None:
+        return parse_lengths(isl or ISL, "--isl"), parse_lengths(osl or OSL, "--osl")
+    if isl is not None or osl is not None:
+        raise BadInput(
+            "the trace has both lengths", where="--lengths-from", way_out="leave --isl and --osl out"
+        )
+    from kvroof.serving.traces import read_trace
+
+    requests = read_trace(trace)
+    return (
+        empirical((max(r.input_tokens, 1) for r in requests), trace),
+        empirical((max(r.output_tokens, 1) for r in requests), trace),
+    )
+
+
+def _prices(given: Sequence[tuple[str, float]], machines: Sequence[Hardware]) -> dict[str, float]:
+    """Return the prices by machine, each of which has to be one that is searched."""
+    from kvroof.catalog.profiles import load_hardware
+
+    known = {machine.name for machine in machines}
+    found = {}
+    for name, price in given:
+        own = name if name in known else load_hardware(name).name
+        if own not in known:
+            raise BadInput(f"{own} is not among the machines", where="--price", way_out="name it as HW too")
+        found[own] = price
+    return found
+
+
+def _asked(axes: Axes) -> int:
+    """Return the devices that the given axes take."""
+    return (axes.tp or 1) * (axes.pp or 1) * (axes.dp or 1)
+
+
+def _efficiencies(calibration: str, machines: Sequence[Hardware]) -> Any:
+    """Return what each machine is priced with; under `auto` those without a profile take a typical one's.
+
+    Only where another machine has its own: a bound beside a prediction would always win.
+    """
+    from kvroof.roofline.efficiency import IDENTITY
+
+    if calibration == "none":
+        return lambda machine: IDENTITY
+    from kvroof.calibration.load import load_calibration
+
+    found: dict[str, Efficiency | None] = {m.name: load_calibration(calibration, m.name) for m in machines}
+    if any(found.values()) and not all(found.values()):
+        typical = load_calibration("generic", "")
+        found = {name: own or typical for name, own in found.items()}
+    return lambda machine: found[machine.name] or IDENTITY

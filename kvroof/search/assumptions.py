@@ -1,0 +1,62 @@
+"""What a search takes for granted, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvroof.roofline.collectives import links_used
+from kvroof.search.candidates import Candidate
+from kvroof.search.outcome import OperatingPoint
+from kvroof.search.question import Question
+
+
+def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: OperatingPoint) -> tuple[str, ...]:
+    """Return the sentences of an answer."""
+    question, plan = chosen.question, chosen.plan
+    said = [_priced(plan.efficiency.name)]
+    kinds = {(c.plan.hardware.name, c.plan.efficiency.name) for c in candidates}
+    typical = sorted(name for name, kind in kinds if kind == "generic")
+    if typical:
+        said.append(f"no profile of {', '.join(typical)}: a typical machine's shares of the peaks are taken")
+    bounds = sorted(name for name, kind in kinds if kind is None)
+    if bounds and len(bounds) < len({name for name, _ in kinds}):
+        said.append(f"only bounds are known for {', '.join(bounds)}")
+    said.append("a closed loop: the next request starts when one ends; queueing is left out without --rate")
+    said.append(
+        "prompts run in the others' decode steps"
+        + (f", {point.chunk} tokens at a time" if point.chunk is not None else ", whole")
+    )
+    if len(question.isl.values) > 1 or len(question.osl.values) > 1:
+        share = question.limits.percentile
+        said.append(
+            f"TTFT is of the prompt that {share:.0%} do not exceed, TPOT the mean; the memory holds what the"
+            f" sum of lengths stays below with {share:.0%}"
+        )
+    else:
+        said.append("requests are alike, so that percentiles are the mean")
+    said.append("every sequence may grow to its end in memory")
+    if question.cached:
+        said.append(f"{question.cached} prompt tokens are taken from the prefix cache, not computed")
+    if plan.layout.devices > 1:
+        said.append(f"collectives over {links_used(plan.hardware, plan.layout.devices)} one way")
+    if any(c.plan.layout.ep > 1 for c in candidates):
+        said.append("the busiest expert rank has the load that chance makes of it")
+    return tuple(said)
+
+
+def sizing_assumptions(question: Question, policy: str | None, point: OperatingPoint) -> tuple[str, ...]:
+    """Return the sentences of a fleet that serves a rate."""
+    said = [_priced(point.calibration)]
+    said.append("requests arrive at random (Poisson) and are dealt evenly over the replicas")
+    if policy is not None:
+        said.append(f"each replica schedules {policy}; the memory holds sequences of their mean length")
+        said.append(f"TTFT and TPOT are what {question.limits.percentile:.0%} of the requests stay within")
+    else:
+        said.append("shown is a closed loop of the best replicas, which no limit is kept by at that rate")
+    return tuple(said)
+
+
+def _priced(name: str | None) -> str:
+    if name is None:
+        return "a bound, not a prediction: no calibration is applied and engines are slower"
+    return f"calibrated with {name}"

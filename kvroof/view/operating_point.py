@@ -1,0 +1,138 @@
+"""What `optimize` answers, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from kvroof.ground.units import format_time
+from kvroof.search.outcome import Answer, OperatingPoint
+from kvroof.search.question import Question
+from kvroof.view.tables import notes, table, verdict
+
+LIMITS = {
+    "ttft": "the TTFT limit",
+    "tpot": "the TPOT limit",
+    "memory": "memory",
+    "batch": "the batch that was given",
+    "positions": "the model's positions",
+    "chunk": "prompts that have to keep up with the steps",
+    "rate": "the rate",
+    "prefill": "prefill",
+    "decode": "decode",
+}
+MOST_REASONS = 4
+"""Reasons for leaving choices out that are shown."""
+PRICES = {
+    "hbm_bandwidth": "HBM bandwidth",
+    "compute": "arithmetic",
+    "link": "the link",
+    "memory": "memory",
+    "ttft": "TTFT limit",
+    "tpot": "TPOT limit",
+}
+
+
+def answer_view(answer: Answer, question: Question, rate: float | None) -> Iterator[RenderableType]:
+    """Yield the best point, what binds it, what more is worth, the alternatives and the effort."""
+    yield verdict(answer.feasible, _sentence(answer, question, rate))
+    best = answer.best
+    yield table("Operating point", ("", "best"), _rows(best))
+    if answer.excess:
+        rows = [(LIMITS.get(name, name), f"{share:.1%} over") for name, share in answer.excess.items()]
+        yield table("What is exceeded", ("limit", ""), rows)
+    if answer.ways_out:
+        yield notes("What would make it feasible", [way.option for way in answer.ways_out])
+    if answer.binding and answer.feasible:
+        yield notes("Bound by", [LIMITS.get(name, name) for name in answer.binding])
+    if answer.shadow_prices:
+        yield table(
+            "What one more is worth, at the margin",
+            ("", "value", "unit"),
+            [(PRICES[n], f"{p.value:+.4g}", p.unit) for n, p in answer.shadow_prices.items()],
+        )
+    if answer.others:
+        yield table("Others, best first", _COLUMNS, [_row(point) for point in answer.others])
+    yield notes("Effort", _effort(answer))
+    yield notes("Assumptions", answer.assumptions)
+
+
+def _sentence(answer: Answer, question: Question, rate: float | None) -> str:
+    """Return the answer in one sentence."""
+    best = answer.best
+    where = f"{best.devices} x {best.hw}" if best.devices > 1 else best.hw
+    what = f"{best.model} on {where}"
+    if rate is not None:
+        if not answer.feasible:
+            return (
+                f"{rate:g} requests/s of {best.model} are not served within the limits by the devices allowed"
+            )
+        return f"{rate:g} requests/s of {what}: {best.replicas} x ({_layout(best)}) keep the limits"
+    if not answer.feasible:
+        return f"no deployment of {best.model} keeps the limits; nearest is {what}"
+    if question.maximize == "context":
+        return f"{what} holds {best.isl + best.osl:,.0f} tokens of context at batch {best.batch:,}"
+    if question.maximize == "batch":
+        return f"{what} keeps the limits up to batch {best.batch:,}"
+    return f"{what}, batch {best.batch:,}: {best.tokens_per_s_per_device:,.0f} tokens/s per device"
+
+
+def _layout(point: OperatingPoint) -> str:
+    """Return the layout of one replica."""
+    axes = [f"{axis} {getattr(point, axis)}" for axis in ("tp", "pp", "dp", "ep") if getattr(point, axis) > 1]
+    return ", ".join(axes) or "one device"
+
+
+def _rows(point: OperatingPoint) -> list[tuple[str, str]]:
+    rows = [
+        ("layout", _layout(point)),
+        ("replicas", f"{point.replicas:,}"),
+        ("weights, KV cache", f"{point.weights_dtype}, {point.kv_dtype}"),
+        ("requests", f"{point.isl:,.0f} in + {point.osl:,.0f} out"),
+        ("batch", f"{point.batch:,}"),
+        ("prompt tokens per step", f"{point.chunk:,}" if point.chunk is not None else "whole prompts"),
+        ("TTFT", format_time(point.ttft_s)),
+        ("TPOT", format_time(point.tpot_s)),
+        ("one user reads", f"{1 / point.tpot_s:,.1f} tokens/s"),
+        ("output", f"{point.tokens_per_s:,.0f} tokens/s, {point.requests_per_s:,.3g} requests/s"),
+        ("per device", f"{point.tokens_per_s_per_device:,.0f} tokens/s"),
+    ]
+    if point.cost_per_mtok is not None:
+        rows.append(("cost", f"{point.cost_per_mtok:,.3g} USD per million output tokens"))
+    if point.joules_per_token is not None:
+        rows.append(("energy at TDP", f"{point.joules_per_token:,.3g} J per output token"))
+    return rows
+
+
+_COLUMNS = ("machine", "layout", "devices", "batch", "chunk", "TTFT", "TPOT", "tokens/s per device")
+
+
+def _row(point: OperatingPoint) -> tuple[str, ...]:
+    return (
+        point.hw,
+        _layout(point),
+        f"{point.devices}",
+        f"{point.batch:,}",
+        f"{point.chunk:,}" if point.chunk is not None else "-",
+        format_time(point.ttft_s),
+        format_time(point.tpot_s),
+        f"{point.tokens_per_s_per_device:,.0f}",
+    )
+
+
+def _effort(answer: Answer) -> list[str]:
+    said = [
+        f"{answer.candidates:,} discrete choices, {answer.evaluations:,} evaluations of the step model,"
+        f" {answer.relaxed_evaluations:,} looks at the surfaces between them"
+    ]
+    reasons = sorted(answer.left_out.items(), key=lambda item: -item[1])
+    said += [f"{count:,} left out: {reason}" for reason, count in reasons[:MOST_REASONS]]
+    rest = sum(count for _, count in reasons[MOST_REASONS:])
+    said += [f"{rest:,} left out for other reasons (--json has all)"] if rest else []
+    if answer.exhaustive_gap is not None:
+        said.append(
+            f"the best of all {answer.exhaustive_evaluations:,} whole points is better by"
+            f" {answer.exhaustive_gap:.2%}"
+        )
+    return said
