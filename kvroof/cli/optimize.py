@@ -116,6 +116,8 @@ def _axis(name: str, text: str) -> Callable[[F], F]:
 @_axis("pp", "Pipeline stages")
 @_axis("dp", "Groups of ranks that share experts")
 @_axis("ep", "Parts that routed experts are dealt into")
+@click.option("--dcp", type=click.IntRange(1), default=1, help="Ranks sharing a KV head's tokens in decode.")
+@options.block_size
 @click.option("--kv-dtype", "kv_dtypes", multiple=True, help="auto, a dtype or K/V; several are compared.")
 @click.option(
     "--weights-dtype", "weights_dtypes", multiple=True, help="auto or a dtype; several are compared."
@@ -149,6 +151,8 @@ def command(
     pp: int | None,
     dp: int | None,
     ep: int | None,
+    dcp: int,
+    block_size: int,
     kv_dtypes: tuple[str, ...],
     weights_dtypes: tuple[str, ...],
     utilization: float,
@@ -193,14 +197,14 @@ def command(
         prices=_prices(prices, machines),
     )
     most = max_devices or MOST_DEVICES
-    axes = Axes(tp=tp, pp=pp, dp=dp, ep=ep, most_devices=most)
+    axes = Axes(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, most_devices=most)
     if rate is not None and max_devices is not None:
         axes = replace(axes, most_devices=max(min(most, MOST_DEVICES), _asked(axes)))
     choices = plans(
         load_model(model, ignore_keys=ignore_keys),
         machines,
         axes,
-        Stores(kv=kv_dtypes or ("auto",), weights=weights_dtypes or ("auto",)),
+        Stores(kv=kv_dtypes or ("auto",), weights=weights_dtypes or ("auto",), block_size=block_size),
         _efficiencies(calibration, machines),
     )
     if rate is None:

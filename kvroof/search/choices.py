@@ -26,21 +26,26 @@ MANY = 64
 
 @record
 class Axes:
-    """Ranks along each axis of parallelism; None leaves an axis free, up to `most_devices` in all."""
+    """Ranks along each axis of parallelism; None leaves an axis free, up to `most_devices` in all.
+
+    `dcp` ranks share the tokens of each KV head in decode.
+    """
 
     tp: int | None = static(default=None)
     pp: int | None = static(default=None)
     dp: int | None = static(default=None)
     ep: int | None = static(default=None)
+    dcp: int = static(default=1)
     most_devices: int = static(default=8)
 
 
 @record
 class Stores:
-    """The dtypes to choose among, as the command line spells them."""
+    """The dtypes to choose among, as the command line spells them, and the tokens of a KV block."""
 
     kv: tuple[str, ...] = static(default=("auto",))
     weights: tuple[str, ...] = static(default=("auto",))
+    block_size: int = static(default=16)
 
 
 def layouts(model: Architecture, axes: Axes) -> Iterator[Layout]:
@@ -56,7 +61,7 @@ def layouts(model: Architecture, axes: Axes) -> Iterator[Layout]:
         if tp * pp * dp > most or (dp > 1 and axes.dp is None and (pp > 1 or not routed)):
             continue
         for ep in (axes.ep,) if axes.ep is not None else _parts(tp, dp, routed):
-            layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep)
+            layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=axes.dcp)
             try:
                 check_layout(model, layout)
             except KvroofError:
@@ -94,6 +99,8 @@ def plans(
                 pp=layout.pp,
                 dp=layout.dp,
                 ep=layout.ep,
+                dcp=layout.dcp,
+                block_size=stores.block_size,
                 kv_dtype=kv,
                 weights_dtype=weights,
                 efficiency=efficiency,

@@ -67,7 +67,7 @@ def shadow_prices(candidate: Candidate, at: Optimum, metric: float, unit: str) -
     if candidate.plan.layout.devices > 1 and link is not None:
         amounts["link"] = (link.bytes_per_s / GB, f"GB/s of {link.name}")
     found = {
-        name: ShadowPrice(value=value * logs[name] / amount, unit=f"{unit} per {what}")
+        name: ShadowPrice(value=value * logs[name] / amount + 0.0, unit=f"{unit} per {what}")
         for name, (amount, what) in amounts.items()
     }
     found["memory"] = ShadowPrice(
@@ -79,7 +79,7 @@ def shadow_prices(candidate: Candidate, at: Optimum, metric: float, unit: str) -
     for name, limit in (("ttft", question.limits.ttft_s), ("tpot", question.limits.tpot_s)):
         if limit is not None:
             price = value * at.multipliers[name] / (limit * 1e3)
-            found[name] = ShadowPrice(value=price, unit=f"{unit} per ms")
+            found[name] = ShadowPrice(value=price + 0.0, unit=f"{unit} per ms")
     return found
 
 

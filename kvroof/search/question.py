@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
+from kvroof.memory.budget import check_utilization
 from kvroof.serving.goodput import Limits
 from kvroof.serving.lengths import Lengths
 from kvroof.serving.traffic import Traffic
@@ -75,6 +76,7 @@ def check_question(question: Question) -> Question:
         BadInput: Lengths, limits, a batch or prices that cannot be.
     """
     _check_choices(question)
+    check_utilization(question.utilization)
     if not question.osl.values[0] >= 1 or not question.isl.longest <= MAX_LENGTH:
         raise BadInput("lengths are 1 token at least", where="--isl/--osl")
     if not 0 <= question.cached < question.isl.values[0]:

@@ -95,7 +95,7 @@ def _rows(point: OperatingPoint) -> list[tuple[str, str]]:
         ("TTFT", format_time(point.ttft_s)),
         ("TPOT", format_time(point.tpot_s)),
         ("one user reads", f"{1 / point.tpot_s:,.1f} tokens/s"),
-        ("output", f"{point.tokens_per_s:,.0f} tokens/s, {point.requests_per_s:,.3g} requests/s"),
+        ("output", f"{point.tokens_per_s:,.0f} tokens/s, {point.requests_per_s:,.2f} requests/s"),
         ("per device", f"{point.tokens_per_s_per_device:,.0f} tokens/s"),
     ]
     if point.cost_per_mtok is not None:

@@ -7,6 +7,7 @@ what it offers, in the Python that `KVROOF_PEERS` names (else this one); one tha
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,17 @@ from kvroof.roofline.plan import Plan
 from kvroof.search.sweep import StepSweep
 
 BATCHES, LENGTHS = np.geomspace(1, 2048, 1024), np.geomspace(16, 131_072, 2048)
+FEW_BATCHES, FEW_LENGTHS = [1, 3, 17, 64, 300], [10, 500, 4096, 70_000]
+HOST = f"""
+import json, sys
+import jax
+jax.distributed.initialize("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[1]))
+from kvroof.roofline.plan import Plan
+from kvroof.search.sweep import StepSweep
+sweep = StepSweep(Plan.of("llama-3.1-8b", "h100-sxm", tp=2), most_points=8)
+found = sweep.grid({FEW_BATCHES}, {FEW_LENGTHS})
+print(json.dumps([jax.device_count(), found["seconds"].tolist()]))
+"""
 PEERS = {
     "genz-llm": """
 from GenZ import decode_moddeling
@@ -113,3 +125,32 @@ def test_an_estimate_after_import(benchmark, rates):
     assert time.perf_counter() - start < 1
     benchmark(plan.seconds, decode(8, 4096))
     rates["one step in Python"] = 1 / benchmark.stats.stats.min
+
+
+def test_two_hosts_share_a_sweep_and_both_get_all_of_it(benchmark):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = "--xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+    def run():
+        hosts = [
+            subprocess.Popen(
+                [sys.executable, "-c", HOST, str(rank), str(port)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+        said = [host.communicate(timeout=300) for host in hosts]
+        assert [host.returncode for host in hosts] == [0, 0], said
+        return [json.loads(out.splitlines()[-1]) for out, _ in said]
+
+    sweep = StepSweep(Plan.of("llama-3.1-8b", "h100-sxm", tp=2))
+    alone = sweep.grid(FEW_BATCHES, FEW_LENGTHS)["seconds"]
+    for devices, seconds in benchmark.pedantic(run, rounds=1):
+        assert devices == 4
+        assert np.abs(np.array(seconds) / alone - 1).max() <= 4 * np.finfo(float).eps

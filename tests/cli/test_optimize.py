@@ -66,6 +66,7 @@ def test_what_cannot_be_kept_exits_with_1_and_still_shows_the_nearest(kvroof, op
         (("--isl", "many"), "--isl"),
         (("--slo-percentile", "100"), "--slo-percentile"),
         (("--chunk", "some"), "--chunk"),
+        (("--utilization", "1.5"), "--utilization"),
         (("--rate", "0"), "--rate"),
         (("--rate", "1", "--verify"), "--rate"),
         (("--maximize", "batch", "--objective", "latency"), "--maximize"),
@@ -162,7 +163,7 @@ def test_the_table_for_people_says_what_binds_and_what_more_is_worth(kvroof):
 
 def test_an_estimate_gives_its_elasticities(kvroof, monkeypatch):
     monkeypatch.setattr("kvroof.search.sweep.keep_compilations", lambda folder: None)
-    answer = kvroof("estimate", M, H, "--calibration", "none", "--osl", 2, "--sensitivity", "--json")
+    answer = kvroof("estimate", M, H, "--calibration", "none", "--osl", 32, "--sensitivity", "--json")
     slopes = answer.json["sensitivity"]["tpot"]
     assert slopes["hbm_bandwidth"] + slopes["compute"] + slopes["link"] == pytest.approx(-1)
     assert "sensitivity" not in json.loads(kvroof("estimate", M, H, "--json").out)

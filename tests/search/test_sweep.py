@@ -2,7 +2,6 @@ import csv
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -29,18 +28,6 @@ sweep = StepSweep(Plan.of("llama-3.1-8b", "h100-sxm", tp=2), most_points=1600)
 rng = np.random.default_rng(0)
 found = sweep.points(np.exp(rng.uniform(0, 7, 5001)), np.exp(rng.uniform(0, 11, 5001)))
 print(json.dumps([jax.device_count(), found["seconds"].tolist(), int(found["tokens_per_s"].argmax())]))
-"""
-
-
-HOST = f"""
-import json, sys
-import jax
-jax.distributed.initialize("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[1]))
-from kvroof.roofline.plan import Plan
-from kvroof.search.sweep import StepSweep
-sweep = StepSweep(Plan.of("llama-3.1-8b", "h100-sxm", tp=2), most_points=8)
-found = sweep.grid({BATCHES}, {LENGTHS})
-print(json.dumps([jax.device_count(), found["seconds"].tolist()]))
 """
 
 
@@ -97,34 +84,6 @@ def test_eight_devices_agree_with_one():
     apart = np.abs(np.array(one) - np.array(eight)) / np.spacing(np.array(one))
     assert apart.max() <= ULPS
     assert first == best
-
-
-def test_two_hosts_share_a_sweep_and_both_get_all_of_it(sweep):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-        "JAX_PLATFORMS": "cpu",
-    }
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOST, str(rank), str(port)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    said = [host.communicate(timeout=300) for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], said
-    alone = sweep.grid(BATCHES, LENGTHS)["seconds"]
-    for out, _ in said:
-        devices, seconds = json.loads(out.splitlines()[-1])
-        assert devices == 4
-        assert np.abs(np.array(seconds) / alone - 1).max() <= ULPS * np.finfo(float).eps
 
 
 @pytest.mark.parametrize("arguments", [([], [1]), ([0], [1]), ([1, 2], [1]), ([1], [float("nan")])])
