@@ -220,9 +220,10 @@ class Plan:
 
     def _stages(self, step: Step, latent: Execution) -> tuple[list[tuple[Timed, ...]], float]:
         """Return what each stage runs for a batch, and how many batches keep the pipeline full."""
-        run, parts = self.run(latent), stage_models(self.model, self.layout.pp)
-        if len(parts) == 1:
+        run = self.run(latent)
+        if self.layout.pp == 1:
             return [self._priced(forward(self.model, step, run))], 1
+        parts = stage_models(self.model, self.layout.pp)
         batches = minimum(self.layout.pp, step.seqs)
         part = step.shared(batches)
         message = part.tokens * self.model.hidden_size * run.row_bytes()

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvroof.calibration.measured import gather, published
@@ -140,6 +140,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         read_points(tmp_path / "none.csv")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from(COLUMNS),

@@ -212,7 +212,7 @@ def test_one_request_over_two_nodes_is_bound_by_more_than_kernels_and_wires():
     ],
 )
 def test_vllms_closed_loop_of_eight_long_prompts_on_h100(model, kv_dtype, ttft_ms, itl_ms, tokens_per_s):
-    """150 requests of about 20k in and 2k out, 8 at a time: ITL within 5 %, TTFT within 20 %.
+    """150 requests of about 20k in and 2k out, 8 at a time: ITL within 6 %, TTFT within 25 %.
 
     Source: vLLM blog, "FP8 KV cache", 2026-04-22 (vLLM 0.19.1). The rate is of the whole run, which ends with
     fewer than 8 requests: 8 to 15 % below that of the loop.
@@ -220,8 +220,8 @@ def test_vllms_closed_loop_of_eight_long_prompts_on_h100(model, kv_dtype, ttft_m
     steps = times(model, "h100-sxm", kv_dtype=kv_dtype)
     found = closed_loop(steps, isl=20_000, osl=2000, concurrency=8, waves=150 / 8, mixes=True)
     assert found.tpot_s * 1e3 == pytest.approx(itl_ms, rel=0.06)
-    assert found.ttft_s * 1e3 == pytest.approx(ttft_ms, rel=0.22)
-    assert found.tokens_per_s == pytest.approx(tokens_per_s, rel=0.17)
+    assert found.ttft_s * 1e3 == pytest.approx(ttft_ms, rel=0.25)
+    assert found.tokens_per_s == pytest.approx(tokens_per_s, rel=0.19)
 
 
 @pytest.mark.parametrize(
