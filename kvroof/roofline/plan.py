@@ -171,10 +171,11 @@ class Plan:
         """
         step = step.shared(self.layout.dp)
         stages, batches = self._stages(step, latent)
-        totals = [serial_s(timed) for timed in stages]
-        slowest = max(range(len(stages)), key=lambda stage: mean(totals[stage]))
-        timed = stages[slowest]
+        timed = stages[0]
         if len(stages) > 1:
+            totals = [serial_s(stage) for stage in stages]
+            slowest = max(range(len(stages)), key=lambda stage: mean(totals[stage]))
+            timed = stages[slowest]
             wait = self._bubble_s(step, totals, totals[slowest], batches)
             bubble = Timed(op=Op(name="pipeline_bubble", kind="host", count=1), overhead_s=wait, **_NOTHING)
             timed = (*(repeated(t, batches) for t in timed), bubble)

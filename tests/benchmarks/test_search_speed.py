@@ -125,6 +125,8 @@ def test_random_problems_against_every_whole_point(benchmark):
                 took = middle - start, time.perf_counter() - middle - (middle - start)
             except KvroofError:
                 continue
+            if checked.exhaustive_gap is None:
+                continue  # no memory holds a request
             rows.append((checked.exhaustive_gap, found, checked.exhaustive_evaluations, took, words))
 
     benchmark.pedantic(run, rounds=1)
