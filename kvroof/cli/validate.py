@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.cli.points_options import filling
@@ -29,6 +29,12 @@ T = TypeVar("T")
     help="What to group by: model, hw, framework, mode, regime, source, layout, version, weights, lengths.",
 )
 @click.option("--plot", metavar="FILE", help="Write predicted against measured as an .html figure.")
+@click.option(
+    "--report",
+    metavar="FILE",
+    help="Write every class of evidence with its worst cases as .html or .md: counts, caches, logs, kernels,"
+    " and the points.",
+)
 @click.option("--rows", is_flag=True, help="With --json: every point with what was predicted of it.")
 @filling
 @options.calibrated
@@ -37,6 +43,7 @@ def command(
     points: str | None,
     by: str,
     plot: str | None,
+    report: str | None,
     rows: bool,
     calibration: str,
     known: dict[str, str],
@@ -50,6 +57,7 @@ def command(
     \b
     kvroof validate
     kvroof validate --by framework,regime --plot errors.html
+    kvroof validate --report accuracy.html
     kvroof validate --points runs.csv --calibration mine.toml
     """
     from kvroof.calibration.measured import gather
@@ -57,6 +65,8 @@ def command(
 
     if plot is not None and not plot.endswith(".html"):
         raise BadInput(f"{plot[:80]!r} is not a .html file", where="--plot", way_out="or use kvroof plot")
+    if report is not None and not report.endswith((".html", ".md")):
+        raise BadInput(f"{report[:80]!r} is neither .html nor .md", where="--report")
     found = gather(points, known)
     answer = validate(
         found.points,
@@ -71,20 +81,23 @@ def command(
         from kvroof.view.figures.measured import predicted_against_measured
         from kvroof.view.page import figure_page
 
-        _write(plot, figure_page(predicted_against_measured(answer)))
+        write_whole(plot, figure_page(predicted_against_measured(answer)), "--plot")
+    if report is not None:
+        from kvroof.calibration.evidence.gather import gather_evidence
+        from kvroof.view.accuracy import accuracy_markdown, accuracy_page, accuracy_view
+
+        classes = gather_evidence(answer)
+        page = accuracy_page if report.endswith(".html") else accuracy_markdown
+        write_whole(report, page(classes), "--report")
+        if not as_json:
+            print_view(accuracy_view(classes))
+            return
     if as_json:
         print_json(answer if rows else without_rows(answer))
     else:
         from kvroof.view.validation import validation_view
 
         print_view(validation_view(answer))
-
-
-def _write(path: str, page: str) -> None:
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=path) from None
 
 
 def _progress(items: Iterable[T]) -> Iterator[T]:

@@ -56,6 +56,23 @@ def test_the_figure_is_one_file_that_needs_no_network(kvroof, points, tmp_path):
     assert "<script src=" not in text
 
 
+def test_a_report_holds_every_class_of_evidence(kvroof, points, tmp_path):
+    out = tmp_path / "accuracy.md"
+    answer = kvroof("validate", "--points", points, "--report", out)
+    assert answer.code == 0
+    text = out.read_text(encoding="utf-8")
+    for kind in ("parameters, catalog", "caches", "engine logs", "kernels, experts", "served, TPOT"):
+        assert kind in answer.out
+        assert f"| {kind} |" in text
+    assert "llama-3.1-8b, h100-sxm, vllm, TP 2, 4,096/256, concurrency 32" in text
+
+
+def test_a_report_of_another_kind_is_refused_before_anything_is_computed(kvroof):
+    answer = kvroof("validate", "--report", "accuracy.pdf")
+    assert (answer.code, answer.out) == (2, "")
+    assert ".html nor .md" in answer.err
+
+
 def test_what_a_benchmark_does_not_know_comes_from_options(kvroof, tmp_path):
     path = tmp_path / "result.json"
     result = {"model_id": "meta-llama/Llama-3.1-8B", "completed": 80, "max_concurrency": 8}

@@ -1,7 +1,7 @@
 """Bytes in transformers' real cache objects equal the ledger, after prefill and after decode past the window.
 
 Runs with `pip install -e '.[parity]'` (CPU only) and is left out where transformers is not installed. The
-models are the small random ones of `tests/published/data`, with random weights.
+models are the small random ones of `models/counted`, with random weights.
 
 transformers drops a window's oldest token once the newest has been appended, so that between steps it holds
 W - 1 tokens, where the ledger holds the W that a step attends to: that one token per windowed layer is
@@ -10,13 +10,12 @@ taken off, and nothing else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvroof.calibration.evidence.counted import counted_models
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.ground.dtypes import parse_dtype
 from kvroof.memory.kv import kv
@@ -25,8 +24,7 @@ from kvroof.spec.precision import KVFormat, StateFormat
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-DATA = Path(__file__).parents[1] / "published" / "data" / "transformers_counts.json"
-CONFIGS = {record["id"]: record["config"] for record in json.loads(DATA.read_text())}
+CONFIGS = {counted.id: counted.config for counted in counted_models()}
 NAMES = (
     "llama-A mistral-A qwen3-A gemma3_text-A gpt_oss-A cohere2-A llama4_text-A deepseek_v3-A bloom-A "
     "falcon-A mamba2-A jamba-A falcon_h1-A zamba2-A nemotron_h-A qwen3_next-A lfm2-A gemma3n_text-A"

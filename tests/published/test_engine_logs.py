@@ -1,200 +1,57 @@
 """What engines logged against what kvroof predicts from the model and the memory they had.
 
-`data/engine_logs.json` restates 68 public log lines with their sources. 5 more that are public say too little
-to predict from: vllm-metal-gemma-4-26b-a4b (two token counts, no bytes), vllm-qwen3.8-flash-next at 8,192 and
-at 262,144 (a model whose config is not public), trtllm-llama2-7b-a10 (tokens, no bytes) and
-hf-cb-qwen3-32b-tp4 (block counts before and after a fix, no bytes; `test_bugs.py` has its ratio).
+`hardware/measured/engine_logs.json` restates 68 public log lines with their sources. 5 more that are public
+say too little to predict from: vllm-metal-gemma-4-26b-a4b (two token counts, no bytes),
+vllm-qwen3.8-flash-next at 8,192 and at 262,144 (a model whose config is not public), trtllm-llama2-7b-a10
+(tokens, no bytes) and hf-cb-qwen3-32b-tp4 (block counts before and after a fix, no bytes; `test_bugs.py` has
+its ratio).
 
 Of the 68, 16 have a shape that was inferred or fitted by who collected them (`inferred`); they are counted
 apart. So is, by us, the number of drafted tokens of vllm-qwen3.6-27b-int8pth-tp2: 4 give its figures exactly.
 """
 
-import json
-from functools import cache
-from pathlib import Path
-
+import msgspec
 import pytest
 
 import kvroof
-from kvroof.catalog.huggingface import read_architecture
+from kvroof.calibration.evidence.logs import (
+    PREDICT,
+    available_bytes,
+    buffers_mib,
+    engine_figures,
+    engine_log_evidence,
+    engine_logs,
+    model_of,
+    needed_gib,
+    off,
+    pool,
+    sglang_gib,
+    tokens,
+)
 from kvroof.ground.errors import Unsupported
 from kvroof.ground.units import GIB, MIB
 from kvroof.memory.allocators import parse_allocator
 from kvroof.memory.demand import equal_lengths
 from kvroof.memory.engines.llama_cpp import LlamaCpp
 from kvroof.memory.engines.sglang import SGLang
-from kvroof.memory.engines.vllm import VLLM
 from kvroof.memory.kv import fixed_bytes
 from kvroof.spec.precision import HF_STATE, parse_kv_format
 
-CASES = json.loads((Path(__file__).parent / "data" / "engine_logs.json").read_text())
-BY_ID = {case["id"]: case for case in CASES}
-VOCABULARY = {"vocab_size": 32000, "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+CASES = engine_logs()
+BY_ID = {case.id: case for case in CASES}
 EXCEPTIONS = {"vllm-r1distill-qwen14b-tp2", "vllm-deepseek-v4-flash-tp2-need"}
 
 
-def uniform(layers, kv_heads, head_dim):
-    heads = kv_heads * max(1, 32 // kv_heads)
-    return {
-        "model_type": "llama",
-        "num_hidden_layers": layers,
-        "hidden_size": heads * head_dim,
-        "intermediate_size": 4 * heads * head_dim,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        **VOCABULARY,
-    }
-
-
-def latent(layers, heads, kv_lora_rank, qk_rope_head_dim):
-    return {
-        "model_type": "deepseek_v3",
-        "num_hidden_layers": layers,
-        "hidden_size": 7168,
-        "intermediate_size": 18432,
-        "moe_intermediate_size": 2048,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "first_k_dense_replace": 1,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "q_lora_rank": 1536,
-        "kv_lora_rank": kv_lora_rank,
-        "qk_rope_head_dim": qk_rope_head_dim,
-        "qk_nope_head_dim": 128,
-        "v_head_dim": 128,
-        **VOCABULARY,
-    }
-
-
-def windowed(layers, full, window, kv_heads, head_dim, **other):
-    """Return Gemma's layers, windowed and full; with heads of two widths it is Gemma-4's config."""
-    kind = "gemma4_text" if other else "gemma3_text"
-    return {
-        "model_type": kind,
-        "num_hidden_layers": layers,
-        "layer_types": ["sliding_attention"] * (layers - full) + ["full_attention"] * full,
-        "sliding_window": window,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 8,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        **VOCABULARY,
-        **other,
-    }
-
-
-def wide_globals(global_head_dim, global_kv_heads=None, **shape):
-    other = {"global_head_dim": global_head_dim, "attention_k_eq_v": global_kv_heads is not None}
-    if global_kv_heads is not None:
-        other["num_global_key_value_heads"] = global_kv_heads
-    return windowed(**shape, **other)
-
-
-@cache
-def catalog(name):
-    return kvroof.load_model(name)
-
-
-def model_of(case):
-    shape = case["shape"]
-    if "catalog" in shape:
-        return catalog(shape["catalog"])
-    if "gemma3" in shape:
-        config = windowed(**shape["gemma3"])
-    elif "gemma4" in shape:
-        config = wide_globals(**shape["gemma4"])
-    else:
-        config = latent(**shape) if "kv_lora_rank" in shape else uniform(**shape)
-    return read_architecture(config, case["id"], case["id"]).architecture
-
-
-FLAGS = ("block_size", "max_model_len", "max_num_batched_tokens", "spec_tokens", "mtp_layers")
-
-
-def vllm(case):
-    return VLLM(**{flag: case[flag] for flag in FLAGS if flag in case})
-
-
-def pool(case):
-    model, engine = model_of(case), vllm(case)
-    formats = engine.formats(model, parse_kv_format(case["kv_dtype"], model), HF_STATE)
-    return engine.pool(model, *formats, case.get("tp", 1))
-
-
-def available(case, add=0.0):
-    return case.get("available_bytes") or round((case["available_gib"] + add) * GIB)
-
-
-def figures(case, add=0.0):
-    """Return vLLM's figures; `add` GiB moves the available memory within its two printed decimals."""
-    model, engine = model_of(case), vllm(case)
-    formats = engine.formats(model, parse_kv_format(case["kv_dtype"], model), HF_STATE)
-    return engine.figures(model, available(case, add), *formats, case.get("tp", 1))
-
-
-def tokens(case, add=0.0):
-    """Return the token count as releases of either kind report it, whichever is nearer."""
-    made = figures(case, add)
-    counts = [n for n in (made.kv_cache_tokens, made.kv_cache_tokens_old) if n is not None]
-    return min(counts, key=lambda n: abs(n - case["logged"]))
-
-
-def llama_cpp(case):
-    return LlamaCpp(swa_full=case.get("swa_full", False), mla=case.get("mla", "latent"))
-
-
-def buffers(case):
-    model = model_of(case)
-    kv_format = parse_kv_format(case["kv_dtype"], model)
-    return [
-        size / MIB
-        for size, *_ in llama_cpp(case).buffers(model, case["n_ctx"], case.get("slots", 1), kv_format)
-    ]
-
-
-def sglang_gb(case):
-    model, engine = model_of(case), SGLang()
-    rates = engine.rates(
-        model, *engine.formats(model, parse_kv_format(case["kv_dtype"], model), HF_STATE), case.get("tp", 1)
-    )
-    rate = rates.k if case["part"] == "K" else rates.k + rates.v + rates.index
-    return case["tokens"] * rate / GIB
-
-
-def needed_gib(case):
-    made = pool(case)
-    return made.request_blocks(case["needed_for"]) * made.block_bytes / GIB
-
-
-PREDICT = {
-    "tokens": tokens,
-    "blocks": lambda case: figures(case).num_blocks,
-    "block size": lambda case: pool(case).block_size,
-    "blocks of layers": lambda case: sorted({group.block_size for group in pool(case).groups}),
-    "bytes per block": lambda case: pool(case).block_bytes,
-    "needed GiB": needed_gib,
-    "SGLang GB": sglang_gb,
-    "llama.cpp MiB": lambda case: sum(buffers(case)),
-}
-
-
 def error(case):
-    predicted, logged = PREDICT[case["figure"]](case), case["logged"]
-    if isinstance(logged, list):
-        return 0.0 if predicted == logged else 1.0
-    return abs(predicted / logged - 1)
+    return abs(off(case, PREDICT[case.figure](case)))
 
 
 def ids(cases):
-    return [case["id"] for case in cases]
+    return [case.id for case in cases]
 
 
-KNOWN = [case for case in CASES if not case["inferred"]]
-PREDICTED = [case for case in CASES if case["id"] not in EXCEPTIONS]
+KNOWN = [case for case in CASES if not case.inferred]
+PREDICTED = [case for case in CASES if case.id not in EXCEPTIONS]
 
 
 @pytest.mark.parametrize("case", PREDICTED, ids=ids(PREDICTED))
@@ -205,7 +62,7 @@ def test_the_logged_figure_is_predicted_within_2_percent(case):
 def test_at_least_90_percent_of_the_cases_with_a_known_shape_are_within_2_percent():
     """50 of 52: see the two tests of exceptions below. All 16 with an inferred shape are, too."""
     assert (len(KNOWN), len(CASES) - len(KNOWN)) == (52, 16)
-    right = [case for case in KNOWN if case["id"] not in EXCEPTIONS and error(case) <= 0.02]
+    right = [case for case in KNOWN if case.id not in EXCEPTIONS and error(case) <= 0.02]
     assert len(right) / len(KNOWN) >= 0.9
 
 
@@ -218,9 +75,12 @@ def test_exception_one_ranks_memory_is_not_what_the_tokens_of_all_ranks_are_made
     case = BY_ID["vllm-r1distill-qwen14b-tp2"]
     assert error(case) == pytest.approx(0.164, abs=0.001)
     made = pool(case)
-    smaller = case["logged"] // made.block_size * made.block_bytes
+    smaller = case.logged // made.block_size * made.block_bytes
     assert smaller / GIB == pytest.approx(7.46, abs=0.01)
-    assert figures({**case, "available_bytes": smaller}).kv_cache_tokens_old == case["logged"]
+    assert (
+        engine_figures(msgspec.structs.replace(case, available_bytes=smaller)).kv_cache_tokens_old
+        == case.logged
+    )
 
 
 def test_exception_compressed_caches_on_vllm_are_refused_and_not_guessed():
@@ -235,46 +95,46 @@ def test_exception_compressed_caches_on_vllm_are_refused_and_not_guessed():
 
 # Figures that must agree to the last digit, because the log gives all they are made of.
 
-EXACT_BLOCKS = [case for case in PREDICTED if "blocks" in case and case["figure"] == "tokens"]
+EXACT_BLOCKS = [case for case in PREDICTED if case.blocks is not None and case.figure == "tokens"]
 
 
 @pytest.mark.parametrize("case", EXACT_BLOCKS, ids=ids(EXACT_BLOCKS))
 def test_blocks_and_tokens_are_exact_where_the_log_gives_what_they_are_made_of(case):
-    assert (figures(case).num_blocks, tokens(case)) == (case["blocks"], case["logged"])
+    assert (engine_figures(case).num_blocks, tokens(case)) == (case.blocks, case.logged)
 
 
-ROUNDED = [case for case in PREDICTED if case["figure"] == "tokens" and "available_gib" in case]
+ROUNDED = [case for case in PREDICTED if case.figure == "tokens" and case.available_gib is not None]
 RANKS = {"vllm-minimax-m2.7-awq-tp2", "vllm-gemma4-31b-awq-v0.20"}
-TWO_DECIMALS = [case for case in ROUNDED if case["id"] not in RANKS]
+TWO_DECIMALS = [case for case in ROUNDED if case.id not in RANKS]
 
 
 @pytest.mark.parametrize("case", TWO_DECIMALS, ids=ids(TWO_DECIMALS))
 def test_the_logged_tokens_lie_within_the_two_decimals_of_the_memory(case):
     """All but MiniMax-M2.7 (another rank had less) and Gemma-4 v0.20 (figures given as "about")."""
-    assert tokens(case, -0.005) <= case["logged"] <= tokens(case, +0.005)
+    assert tokens(case, -0.005) <= case.logged <= tokens(case, +0.005)
 
 
-CONCURRENT = [case for case in PREDICTED if "concurrency" in case]
+CONCURRENT = [case for case in PREDICTED if case.concurrency is not None]
 
 
 @pytest.mark.parametrize("case", CONCURRENT, ids=ids(CONCURRENT))
 def test_the_logged_concurrency_is_predicted(case):
     """To the two decimals of the log; MiniMax's other rank had 1 % less memory."""
-    tolerance = 0.017 if case["id"] == "vllm-minimax-m2.7-awq-tp2" else 0.006
-    assert figures(case).max_concurrency == pytest.approx(case["concurrency"], abs=tolerance)
+    tolerance = 0.017 if case.id == "vllm-minimax-m2.7-awq-tp2" else 0.006
+    assert engine_figures(case).max_concurrency == pytest.approx(case.concurrency, abs=tolerance)
 
 
-BLOCK_SIZES = [case for case in PREDICTED if "block_size_logged" in case]
+BLOCK_SIZES = [case for case in PREDICTED if case.block_size_logged is not None]
 
 
 @pytest.mark.parametrize("case", BLOCK_SIZES, ids=ids(BLOCK_SIZES))
 def test_the_attention_block_grows_until_a_page_holds_a_state(case):
-    assert pool(case).block_size == case["block_size_logged"]
+    assert pool(case).block_size == case.block_size_logged
 
 
 def test_one_log_gives_blocks_tokens_and_concurrency():
     case = BY_ID["vllm-llama31-8b-20k"]
-    low, high = figures(case, -0.005), figures(case, 0.005)
+    low, high = engine_figures(case, -0.005), engine_figures(case, 0.005)
     assert low.num_blocks <= 1952 <= high.num_blocks
     assert low.kv_cache_tokens_old <= 31232 <= high.kv_cache_tokens_old
     assert 2**32 // (pool(case).block_bytes) == 2048, "4 GiB of swap are the logged CPU blocks"
@@ -288,12 +148,12 @@ def test_the_longest_request_is_the_exact_inverse_of_the_memory():
     def longest(size):
         return max(n for n in range(121_000, 123_000) if made.request_blocks(n) * made.block_bytes <= size)
 
-    assert longest(available(case, -0.005)) <= case["longest"] <= longest(available(case, 0.005))
+    assert longest(available_bytes(case, -0.005)) <= case.longest <= longest(available_bytes(case, 0.005))
 
 
 def test_the_same_memory_is_reported_as_ten_times_the_tokens_by_newer_releases():
     """vllm#43308: about 55k tokens in v0.20, about 525k in v0.21, in the same 50 GiB."""
-    made = figures(BY_ID["vllm-gemma4-31b-awq-v0.20"])
+    made = engine_figures(BY_ID["vllm-gemma4-31b-awq-v0.20"])
     assert made.kv_cache_tokens_old == pytest.approx(55_000, rel=0.01)
     assert made.kv_cache_tokens == pytest.approx(525_000, rel=0.015)
 
@@ -318,15 +178,15 @@ def test_a_request_of_gemma_4_e2b_takes_what_is_said():
 
 def test_llama_cpp_buffers_are_equal_to_two_decimals():
     for case in PREDICTED:
-        if case["figure"] == "llama.cpp MiB":
-            assert sum(buffers(case)) == pytest.approx(case["logged"], abs=0.0051), case["id"]
+        if case.figure == "llama.cpp MiB":
+            assert sum(buffers_mib(case)) == pytest.approx(case.logged, abs=0.0051), case.id
 
 
 def test_sglang_sizes_are_equal_to_two_decimals():
     """But for SGLang's own slack: DeepSeek-V3 in fp8 prints 17.16 GB for 17.156, GLM-5 7.51 for 7.503."""
     for case in PREDICTED:
-        if case["figure"] == "SGLang GB":
-            assert sglang_gb(case) == pytest.approx(case["logged"], abs=0.0075), case["id"]
+        if case.figure == "SGLang GB":
+            assert sglang_gib(case) == pytest.approx(case.logged, abs=0.0075), case.id
 
 
 def test_an_older_sglang_leaves_the_index_out():
@@ -339,7 +199,7 @@ def test_an_older_sglang_leaves_the_index_out():
 
 def test_windowed_cells_are_padded_to_256_beyond_the_window_and_one_batch():
     case = BY_ID["lcpp-gemma3-4b-128k-full"]
-    assert buffers(case) == [2560.00, 174.00]
+    assert buffers_mib(case) == [2560.00, 174.00]
 
 
 def context(case, seqs, length, unified):
@@ -366,7 +226,7 @@ def test_states_of_llama_cpp_are_fp32_one_per_slot():
     case = BY_ID["lcpp-qwen3.6-27b-262k"]
     model = model_of(case)
     _, state = LlamaCpp().formats(model, parse_kv_format("f16", model), HF_STATE)
-    assert case["slots"] * fixed_bytes(model, state) / MIB == case["states_mib"] == 598.50
+    assert case.slots * fixed_bytes(model, state) / MIB == case.states_mib == 598.50
 
 
 def test_a_mainline_copy_of_the_latent_is_f16_and_of_its_rank():
@@ -382,3 +242,12 @@ def test_each_engine_is_an_allocator_of_kv():
     for name, held in (("vllm", 8208), ("sglang", 8193), ("tensorrt-llm", 8224), ("llama.cpp", 8448)):
         report = kvroof.kv(model, tokens=8193, allocator=parse_allocator(name))
         assert (report.allocator, report.allocated_bytes) == (name, held * 131_072)
+
+
+def test_the_page_of_evidence_hides_no_log():
+    evidence = engine_log_evidence()
+    assert len(evidence.cases) + len(evidence.refused) == len(CASES)
+    assert evidence.within(0.02) == len(PREDICTED)
+    assert {case.name for case in evidence.cases if abs(case.error) > 0.02} | {
+        case.name for case in evidence.refused
+    } == EXCEPTIONS

@@ -1,0 +1,1 @@
+"""What kvroof's answers were held against, class by class: `kvroof validate --report`."""

@@ -1,0 +1,36 @@
+"""Writing a file whole or not at all: an interrupted run leaves the old one, or none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kvroof.ground.errors import BadInput
+
+
+def write_whole(path: str | Path, content: str | bytes, where: str = "") -> None:
+    """Write a file in one step: beside its place first, then moved onto it.
+
+    Args:
+        path: The file. One that is there is replaced; a pipe or a device is written to as it is.
+        content: Text in UTF-8, or bytes.
+        where: What an error calls the place; the path unless said.
+
+    Raises:
+        BadInput: A place that cannot be written to.
+    """
+    target = Path(path)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(data)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such place"
+        raise BadInput(f"cannot be written: {reason}", where=where or str(path)) from None
