@@ -278,9 +278,17 @@ def _windowed(
     }
 
 
-def _gemma4(global_head_dim: int, global_kv_heads: int | None = None, **shape: int) -> dict[str, Any]:
+def _gemma4(
+    layers: int,
+    full: int,
+    window: int,
+    kv_heads: int,
+    head_dim: int,
+    global_head_dim: int,
+    global_kv_heads: int | None = None,
+) -> dict[str, Any]:
     """Return Gemma-4's layers: full ones with heads of another width, and of another number where said."""
-    config = _windowed("gemma4_text", **shape)
+    config = _windowed("gemma4_text", layers, full, window, kv_heads, head_dim)
     config |= {"global_head_dim": global_head_dim, "attention_k_eq_v": global_kv_heads is not None}
     if global_kv_heads is not None:
         config["num_global_key_value_heads"] = global_kv_heads
