@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 STRANGE: tuple[Any, ...] = (
@@ -62,7 +63,7 @@ class Choices:
 
 def mutated(value: Any, choices: Choices, times: int) -> Any:
     """Return a copy of nested mappings and lists with some leaves replaced, left out, doubled or renamed."""
-    changed = json.loads(json.dumps(value))
+    changed = deepcopy(value)
     for _ in range(times):
         changed = _once(changed, choices)
     return changed
@@ -97,7 +98,7 @@ def _once(value: Any, choices: Choices) -> Any:
             case _:
                 value[at] = _once(value[at], choices)
         return value
-    return STRANGE[choices.below(len(STRANGE))]
+    return deepcopy(STRANGE[choices.below(len(STRANGE))])
 
 
 def toml(data: dict[str, Any], prefix: str = "") -> str:
