@@ -1,10 +1,14 @@
 """Fixtures shared by all tests: configuration S of the seed lessons, config files, and the command line."""
 
 import json
+import os
 import sys
 from typing import Any, NamedTuple
 
 import pytest
+
+# As the command does, for the workers that share the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 CONFIG_S = {
     "architectures": ["LlamaForCausalLM"],
@@ -81,3 +85,23 @@ def kvroof(monkeypatch, capsys):
         return Answer(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def few_kernels(monkeypatch):
+    """Let the local device be calibrated with four small products, and the host's time be stated."""
+    from kvroof.calibration.local import calibrate
+    from kvroof.calibration.local.shapes import Shapes
+    from kvroof.calibration.profile import Host
+
+    shapes = Shapes(
+        products=((4, 64, 64), (16, 64, 128), (64, 128, 64), (32, 128, 128)),
+        attention=(),
+        layers=((4, 64),),
+        dtypes=("fp32",),
+        passes=(2**22,),
+    )
+    stated = Host(step_s=1e-4, seq_s=1e-6, source="stated by a test")
+    monkeypatch.setattr(calibrate, "shapes_for", lambda platform, quick: shapes)
+    monkeypatch.setattr(calibrate, "_host", lambda *given: stated)
+    return shapes

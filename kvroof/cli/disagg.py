@@ -12,6 +12,7 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.deployed import Time
 from kvroof.cli.output import print_json, print_view
+from kvroof.cli.progress import working
 from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.roofline.efficiency import IDENTITY
 from kvroof.roofline.plan import Plan
@@ -113,8 +114,8 @@ def command(
     """One pool or two of the same number of devices: goodput, times, the verdict and what would flip it.
 
     \b
-    kvroof disagg llama-3.1-8b --max-devices 4 --tp 1
-    kvroof disagg llama-3.1-70b --prefill h100-sxm --decode h200-sxm --tp 4 --break-even none
+    kvroof disagg llama-3.1-8b --max-devices 2 --tp 1
+    kvroof disagg llama-3.1-70b --prefill h100-sxm --decode h200-sxm --tp 4 --max-devices 8 --break-even none
     """
     from kvroof.serving.best_pools import Question, question_of
     from kvroof.serving.goodput import limits
@@ -153,13 +154,14 @@ def command(
         )
 
     asked = traffic(parse_lengths(isl, "--isl"), parse_lengths(osl, "--osl"), prefix_hit=prefix_hit)
-    answer = disaggregate(
-        ask(asked),
-        None if break_even == "none" else ask,
-        whats=QUICK if break_even == "quick" else get_args(What),
-        rate_rps=rate,
-        prices=_prices(prices, chips),
-    )
+    with working("comparing one pool with two, with the error of either and what would flip the verdict"):
+        answer = disaggregate(
+            ask(asked),
+            None if break_even == "none" else ask,
+            whats=QUICK if break_even == "quick" else get_args(What),
+            rate_rps=rate,
+            prices=_prices(prices, chips),
+        )
     if as_json:
         print_json(answer)
     else:

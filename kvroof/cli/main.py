@@ -64,6 +64,8 @@ def run() -> None:
     """Run the command line. Exit 0: answered; 1: the answer is no; 2: one line says what to mend."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    # The systems of equations solved here are small: threads wait for each other longer than they work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         main(standalone_mode=False)
         sys.stdout.flush()

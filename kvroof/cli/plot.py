@@ -26,7 +26,7 @@ KINDS = {
     "capacity": "plot_memory",
     "frontier": "plot_speed",
     "load": "plot_serving",
-    "pools": "plot_serving",
+    "pools": "plot_pools",
     "sensitivity": "plot_speed",
     "measured": "plot_serving",
     "schedule": "plot_serving",
@@ -107,7 +107,7 @@ def command() -> None:
     kvroof plot capacity llama-3.1-8b h100-sxm --tpot 20ms,50ms --out capacity.html
     kvroof plot frontier llama-3.1-8b h100-sxm b200-sxm --out frontier.html
     kvroof plot load llama-3.1-8b h100-sxm --ttft 1s --out load.html
-    kvroof plot pools llama-3.1-8b h100-sxm --isl 2048 --osl 64,256 --tpot 25ms --out pools.html
+    kvroof plot pools llama-3.1-8b h100-sxm --isl 2048 --osl 64 --tpot 25ms --out pools.html
     kvroof plot sensitivity llama-3.1-8b h100-sxm --out sensitivity.html
     kvroof plot measured --points runs.csv --out measured.html
     kvroof plot schedule llama-3.1-8b h100-sxm --rate 20 --out schedule.html

@@ -1,9 +1,8 @@
-"""Figures of `kvroof plot` about serving over time: load, pools, measured, schedule."""
+"""Figures of `kvroof plot` about serving over time: load, measured, schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,16 +10,15 @@ from kvroof.cli import options
 from kvroof.cli.deployed import Time, chosen_plan, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.points_options import filling
+from kvroof.cli.progress import steps
 from kvroof.cli.sweeps import calibration_of
 from kvroof.ground.errors import BadInput
-from kvroof.ground.units import format_decimal, format_time
 from kvroof.schedule.policies import Policy, PolicyName
 
 if TYPE_CHECKING:
     from kvroof.roofline.plan import Plan
     from kvroof.view.theme import Figure
 
-T = TypeVar("T")
 POLICIES = ("chunked", "continuous", "static")
 
 
@@ -78,69 +76,6 @@ def draw_load(
     )
 
 
-@click.command("pools")
-@click.argument("model")
-@click.argument("hw")
-@click.option("--decode", "decode_hw", metavar="HW", help="The decode pool's machine, where it is another.")
-@click.option(
-    "--isl", type=options.Lengths(), default=(512, 2048, 8192), help="Prompt tokens; 512,2048,8192."
-)
-@click.option("--osl", type=options.Lengths(), default=(64, 256, 1024), help="Output tokens; 64,256,1024.")
-@click.option("--ttft", type=Time(), help="The TTFT that 90 % of the requests must keep, e.g. 1s.")
-@click.option("--tpot", type=Time(), help="The TPOT that they must keep, e.g. 50ms.")
-@click.option(
-    "--link", type=options.Rate(), default="400Gb/s", show_default=True, help="Between two devices."
-)
-@click.option("--max-devices", default=8, show_default=True, help="Devices of either way.")
-@deployment
-@drawn
-def draw_pools(
-    model: str,
-    hw: str,
-    decode_hw: str | None,
-    isl: tuple[int, ...],
-    osl: tuple[int, ...],
-    ttft: float | None,
-    tpot: float | None,
-    link: float,
-    max_devices: int,
-) -> Figure:
-    """Where splitting prefill from decode serves more than one pool: a map of prompts and outputs.
-
-    Each cell is solved with its error, which takes some seconds.
-
-    \b
-    kvroof plot pools llama-3.1-8b h100-sxm --isl 2048 --osl 64,256 --tpot 25ms --out pools.html
-    """
-    from kvroof.cli.serving_sweeps import pool_choice
-    from kvroof.serving.goodput import limits
-    from kvroof.serving.transfer import KVLink
-    from kvroof.view.figures.pools import pool_map
-    from kvroof.view.theme import calibrated
-
-    if min(*isl, *osl) < 1:
-        raise BadInput("a length is not positive", where="--isl/--osl")
-    first = chosen_plan(model, hw)
-    later = chosen_plan(model, decode_hw) if decode_hw is not None else first
-    asked, wire = limits(ttft, tpot), KVLink(name="link", bytes_per_s=link)
-    prompts, outputs = sorted(set(isl)), sorted(set(osl))
-    cells = [(i, o) for o in outputs for i in prompts]
-    solved = [pool_choice(first, later, i, o, asked, wire, max_devices) for i, o in _progress(cells)]
-    wide = len(prompts)
-    kept = " and ".join(
-        f"{name} within {format_time(t)}" for name, t in (("TTFT", ttft), ("TPOT", tpot)) if t is not None
-    )
-    machines = hw if decode_hw is None else f"{hw} for prefill, {decode_hw} for decode"
-    return pool_map(
-        [solved[start : start + wide] for start in range(0, len(solved), wide)],
-        ("prompt, tokens", prompts),
-        ("output, tokens", outputs),
-        f"{first.model.name} on {max_devices} devices, {machines}; {kept or 'no limit'} for 90 % of the"
-        f" requests; KV over {format_decimal(link, 'B/s')} per device",
-        "; ".join(dict.fromkeys(calibrated(calibration_of(plan)) for plan in (first, later))),
-    )
-
-
 @click.command("measured")
 @click.option("--points", metavar="FILE", help="Measured points; published ones where it is left out.")
 @filling
@@ -163,7 +98,7 @@ def draw_measured(points: str | None, known: dict[str, str], calibration: str) -
         sources=found.sources,
         left_out=found.left_out,
         notes=found.notes,
-        progress=_progress,
+        progress=steps,
     )
     return predicted_against_measured(answer)
 
@@ -238,12 +173,3 @@ def _deployed(plan: Plan) -> str:
     devices = plan.layout.devices
     several = f"{devices} x " if devices > 1 else ""
     return f"{plan.model.name} on {several}{plan.hardware.name}"
-
-
-def _progress(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items under a bar on a terminal's standard error; silently elsewhere."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    yield from track(list(items), "solving", console=console, transient=True, disable=not console.is_terminal)

@@ -10,7 +10,7 @@ from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
 from kvroof.serving.batching import SteadyState, one_pool
-from kvroof.serving.best_pools import question_of
+from kvroof.serving.best_pools import Question, question_of
 from kvroof.serving.disaggregation import Split, TwoPools, split
 from kvroof.serving.goodput import Limits, highest_rate, replica, start_rate
 from kvroof.serving.instances import Pool
@@ -101,22 +101,24 @@ def _operating(state: SteadyState | Split, devices: int) -> Operating:
     )
 
 
-def pool_choice(
+def pool_question(
     prefill: Plan, decode: Plan, isl: int, osl: int, limits: Limits, link: KVLink, devices: int
-) -> Choice | None:
-    """Return whether one pool or two serve more requests of a length; None where nothing keeps the limits.
+) -> Question:
+    """Return the question whether one pool or two serve more requests of a length.
 
     One pool is tried on either machine.
 
     Raises:
-        BadInput: Fewer than two devices.
+        BadInput: Fewer than two devices, or a model that does not fit.
     """
     if devices < 2:
         raise BadInput("two pools need at least 2 devices", where="--max-devices")
     alone = (prefill,) if decode is prefill else (prefill, decode)
-    question = question_of(
-        alone, (prefill,), (decode,), traffic(fixed(isl), fixed(osl)), limits, link, devices
-    )
+    return question_of(alone, (prefill,), (decode,), traffic(fixed(isl), fixed(osl)), limits, link, devices)
+
+
+def pool_choice(question: Question) -> Choice | None:
+    """Return the answer to a question; None where nothing keeps its limits."""
     try:
         return choose(question)
     except BadInput:

@@ -19,7 +19,7 @@ def picture(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     """Return a figure as a PNG or SVG file, without asking the network for anything.
 
     Raises:
-        BadInput: Kaleido, or a Chrome that it can use, is not installed.
+        BadInput: Kaleido, or a Chrome that it can use, is not installed, or does not start.
     """
     if find_spec("kaleido") is None:
         raise BadInput(
@@ -40,5 +40,11 @@ def picture(figure: Figure, form: Literal["png", "svg"]) -> bytes:
             "no Chrome or Chromium is installed, in which .png and .svg are drawn",
             where="--out",
             way_out="apt-get install chromium, or kaleido_get_chrome; or write .html",
+        ) from None
+    except (errors.BrowserFailedError, errors.BrowserClosedError):
+        raise BadInput(
+            "the Chrome that is installed does not start, in which .png and .svg are drawn",
+            where="--out",
+            way_out="kaleido_get_chrome brings one that does; or write .html",
         ) from None
     return drawn

@@ -8,6 +8,7 @@ that stands alone, in print or in a notebook, has them too.
 from __future__ import annotations
 
 import html
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -137,9 +138,22 @@ def _axis(axis: Axis) -> dict[str, Any]:
     }
 
 
+def _even_lines(text: str, most: int) -> list[str]:
+    """Return text in as few lines of at most `most` characters as hold it, about equally long.
+
+    A number stays beside its unit.
+    """
+    text = re.sub(r"(?<=\d) (?=(?:[mµ]?s|[KMGT]i?B|%)(?:\W|$))", "\N{NO-BREAK SPACE}", text)
+    fewest = len(textwrap.wrap(text, most))
+    for width in range(-(-len(text) // max(fewest, 1)), most):
+        if len(lines := textwrap.wrap(text, width)) == fewest:
+            return lines
+    return textwrap.wrap(text, most)
+
+
 def _draw_words(figure: Figure, title: str, caption: str) -> None:
     """Set the title above the plot and the caption below it, wrapped, with the room that they take."""
-    heads, lines = textwrap.wrap(title, TITLE_CHARS), textwrap.wrap(caption, CAPTION_CHARS)
+    heads, lines = _even_lines(title, TITLE_CHARS), textwrap.wrap(caption, CAPTION_CHARS)
     below = 66 + CAPTION_LINE_PX * len(lines)
     figure.update_layout(
         title={

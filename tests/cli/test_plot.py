@@ -91,6 +91,23 @@ def test_the_bars_are_what_the_gradient_of_the_deployment_answers(draw, monkeypa
     assert (tpot, ttft) == ({"HBM bandwidth": -0.7}, {"arithmetic peak": -0.9})
 
 
+@pytest.mark.parametrize(
+    ("axes", "moved", "held"), [("rate-tpot", "tpot", "ttft"), ("rate-ttft", "ttft", "tpot")]
+)
+def test_a_map_of_rates_asks_the_same_question_under_each_limit(draw, monkeypatch, axes, moved, held):
+    asked = []
+    monkeypatch.setattr("kvroof.cli.serving_sweeps.pool_choice", lambda q: asked.append(q))
+    words = f"llama-3.1-8b h100-sxm --axes {axes} --{moved} 20ms,10ms --{held} 1s --max-devices 2"
+    said, path = draw("pools", words)
+    assert [(getattr(q.limits, f"{moved}_s"), getattr(q.limits, f"{held}_s")) for q in asked] == [
+        (0.01, 1.0),
+        (0.02, 1.0),
+    ]
+    assert asked[0].aggregated is asked[1].aggregated
+    assert said["title"] == f"Neither one pool nor two keep any of these {moved.upper()} limits"
+    assert [t["y"] for t in numbers(path)] == [[0, 0], [0, 0]]
+
+
 def test_a_schedule_is_the_same_for_the_same_seed_and_another_for_another(draw):
     words = KINDS["schedule"]
     first, again = draw("schedule", words)[1].read_bytes(), draw("schedule", words)[1].read_bytes()
@@ -132,6 +149,9 @@ def test_the_help_of_each_kind_has_its_example(kvroof, kind):
         ("frontier llama-3.1-405b h100-sxm --out x.html", "not one request fits"),
         ("schedule llama-3.1-405b h100-sxm --out x.html", "not one request fits"),
         ("pools llama-3.1-8b h100-sxm --max-devices 1 --out x.html", "--max-devices"),
+        ("pools llama-3.1-8b h100-sxm --tpot 20ms,30ms --out x.html", "--axes rate-tpot"),
+        ("pools llama-3.1-8b h100-sxm --axes rate-tpot --ttft 1s --out x.html", "--tpot"),
+        ("pools llama-3.1-8b h100-sxm --axes rate-ttft --ttft 1s --isl 64,128 --out x.html", "--isl"),
         ("pie llama-3.1-8b --out x.html", "pie"),
     ],
 )
@@ -164,6 +184,22 @@ def test_without_a_browser_one_line_says_what_to_install(kvroof, tmp_path, monke
     answer = kvroof("plot", "blocks", "--out", tmp_path / "x.svg")
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)
     assert "apt-get install chromium" in answer.err
+
+
+@pytest.mark.skipif(find_spec("kaleido") is None, reason="needs the package kaleido")
+@pytest.mark.parametrize("fault", ["BrowserFailedError", "BrowserClosedError"])
+def test_a_browser_that_does_not_start_is_one_line_as_well(kvroof, tmp_path, monkeypatch, fault):
+    import kaleido
+    from kaleido import errors
+
+    def fails(*args, **options):
+        raise getattr(errors, fault)("long story", "of several parts")
+
+    monkeypatch.setattr(kaleido, "calc_fig_sync", fails)
+    answer = kvroof("plot", "blocks", "--out", tmp_path / "x.svg")
+    assert (answer.code, answer.out, len(answer.err.splitlines())) == (2, "", 1)
+    assert "does not start" in answer.err
+    assert "kaleido_get_chrome" in answer.err
 
 
 @pytest.mark.skipif(

@@ -1,27 +1,10 @@
 """What a person reads: the verdict first, then what bounds it; and help that shows an example."""
 
-import json
-
 import pytest
 
-from kvroof.catalog.names import data_folder
 from kvroof.cli.main import VERBS
 
 M, H = "llama-3.1-8b", "h100-sxm"
-RUNS = """model,hw,framework,tp,isl,osl,concurrency,ttft_ms,tpot_ms
-llama-3.1-8b,h100-sxm,vllm,1,1024,256,1,40,8.0
-llama-3.1-8b,h100-sxm,vllm,1,1024,256,32,150,12.5
-"""
-BENCHMARK = {
-    "backend": "vllm",
-    "model_id": "meta-llama/Llama-3.1-8B",
-    "max_concurrency": 16,
-    "random_input_len": 1024,
-    "random_output_len": 256,
-    "mean_ttft_ms": 90.0,
-    "mean_tpot_ms": 10.0,
-}
-SHIPPED = data_folder("hardware") / "calibrations" / "h100-sxm-vllm.toml"
 
 
 def test_fit_answers_first_then_says_by_how_much_and_how_far_it_goes(kvroof):
@@ -121,26 +104,6 @@ def test_help_shows_an_example_on_a_line_of_its_own(kvroof, verb):
     assert "\\b" not in answer.out
     assert any(line.strip().startswith(f"kvroof {verb}".strip() + " ") or line.strip() == f"kvroof {verb}"
                for line in answer.out.splitlines())  # fmt: skip
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_examples_of_help_run(kvroof, verb, monkeypatch, tmp_path, config_s):
-    """Each line of the help that starts with `kvroof` and ends where its comment starts."""
-    folder = tmp_path / "path" / "to"
-    folder.mkdir(parents=True)
-    for place in (tmp_path / "config.json", folder / "config.json"):
-        place.write_text(config_s.read_text())
-    (tmp_path / "runs.csv").write_text(RUNS, "utf-8")
-    (tmp_path / "result.json").write_text(json.dumps(BENCHMARK), "utf-8")
-    (tmp_path / "mine.toml").write_text(SHIPPED.read_text("utf-8"), "utf-8")
-    monkeypatch.chdir(tmp_path)
-    lines = [line.strip().split("   ")[0] for line in kvroof(verb, "--help").out.splitlines()]
-    examples = [line.split()[1:] for line in lines if line.startswith("kvroof ")]
-    assert examples
-    for example in examples:
-        answer = kvroof(*example)
-        lacks_extra = "pip install 'kvroof[silicon]'" in answer.err or "points.csv: " in answer.err
-        assert answer.code in (0, 1) or (verb == "calibrate" and lacks_extra), (example, answer.err)
 
 
 def test_every_verb_is_listed_with_what_it_answers(kvroof):

@@ -127,7 +127,8 @@ def test_a_few_points_make_a_profile_that_estimate_takes(kvroof, points, tmp_pat
         ("calibrate", "--points", "{points}", "--from", "aiconfigurator"),
         ("calibrate", "--points", "{points}", "--hw", "h100-sxm", "--out", "mine.json"),
         ("calibrate", "--hw", "h200-sxm", "--tp", "2"),
-        ("calibrate",),
+        ("calibrate", "--quick", "--hw", "h200-sxm"),
+        ("calibrate", "--from", "{points}"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(kvroof, points, args):

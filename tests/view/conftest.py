@@ -1,6 +1,8 @@
 """One figure of each kind, drawn from small records."""
 
 from dataclasses import replace
+from math import inf
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,6 +34,7 @@ from kvroof.view.figures.load import ttft_against_load
 from kvroof.view.figures.measured import predicted_against_measured
 from kvroof.view.figures.memory import memory_waterfall
 from kvroof.view.figures.pools import pool_map
+from kvroof.view.figures.rates import rate_map
 from kvroof.view.figures.roofline import operations_on_roofline
 from kvroof.view.figures.schedule import gantt
 from kvroof.view.figures.sensitivity import sensitivity_bars
@@ -137,12 +140,13 @@ def predictions():
     )  # fmt: skip
 
 
-def choice(verdict, log_ratio):
-    """Return a choice with that verdict and ratio of goodputs."""
+def choice(verdict, log_ratio, one=None, two=None):
+    """Return a choice with that verdict and ratio of goodputs, and the goodputs where they are given."""
+    ways = [None if rate is None else SimpleNamespace(goodput_rps=rate) for rate in (one, two)]
     return Choice(
         compared=None,
-        aggregated=None,
-        disaggregated=None,
+        aggregated=ways[0],
+        disaggregated=ways[1],
         verdict=verdict,
         log_ratio=log_ratio,
         log_error=0.1,
@@ -152,6 +156,13 @@ def choice(verdict, log_ratio):
 CHOICES = [
     [choice("disaggregate", 0.25), choice("tie", 0.05)],
     [choice("aggregate", -0.5), None],
+]
+LIMITS_S = (0.01, 0.02, 0.05, 0.1)
+BY_LIMIT = [
+    None,
+    choice("disaggregate", inf, None, 8.0),
+    choice("tie", 0.05, 20.0, 21.0),
+    choice("aggregate", -0.5, 30.0, 18.2),
 ]
 CURVES = (
     Curve(
@@ -186,6 +197,7 @@ def figures(plan, answer, growth, ledger, ledgers, states, ran, blocks, predicti
         "pools": pool_map(
             CHOICES, ("prompt, tokens", (512, 4096)), ("output, tokens", (64, 256)), "requests", "n"
         ),
+        "rates": rate_map(BY_LIMIT, "TPOT", LIMITS_S, "requests", "bounds"),
         "sensitivity": sensitivity_bars(BARS, "requests", "bounds"),
         "measured": predicted_against_measured(predictions),
         "schedule": gantt(ran.spans, ran.served, "requests", "bounds"),

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from itertools import combinations
-from math import exp
+from math import exp, log10
 
 import pytest
 
@@ -16,14 +16,15 @@ from kvroof.serving.latency import estimate
 from kvroof.view.figures.capacity import capacity_frontier
 from kvroof.view.figures.footprint import footprint
 from kvroof.view.figures.memory import memory_waterfall
-from kvroof.view.figures.roofline import operations_on_roofline
-from kvroof.view.theme import CAPTION, COLOURS, bare, style, tint, words
+from kvroof.view.figures.rates import rate_map
+from kvroof.view.figures.roofline import CHAR_PX, DECADE_PX, LABEL_PX, operations_on_roofline
+from kvroof.view.theme import CAPTION, COLOURS, DETAIL, Axis, bare, frame, style, tint, words
 
-from .conftest import BARS, CHOICES, CURVES, FAMILIES, GIB, LINES
+from .conftest import BARS, BY_LIMIT, CHOICES, CURVES, FAMILIES, GIB, LIMITS_S, LINES
 
 KINDS = (
     "roofline", "footprint", "memory", "capacity", "frontier", "load", "pools", "sensitivity", "measured",
-    "schedule", "blocks",
+    "schedule", "blocks", "rates",
 )  # fmt: skip
 UNIT = re.compile(
     r"(FLOP|bytes|GiB|tokens|sequences|requests/s|%|number|of row|\bms\b|\bs\b|order of arrival|^sequence$"
@@ -239,6 +240,48 @@ def test_the_pool_map_colours_a_win_by_its_ratio_and_a_tie_not_at_all(figures):
     assert grid.text[0][0] == f"split<br>{exp(CHOICES[0][0].log_ratio):.2f}x"
     assert grid.text[0][1].startswith("tie")
     assert (grid.text[1][0], grid.text[1][1]) == ("one pool<br>0.61x", "neither")
+
+
+def test_the_rate_map_is_each_ways_goodput_with_the_verdict_above_the_higher(figures):
+    figure = figures["rates"]
+    rates = {"one pool": [0, 0, 20.0, 30.0], "split": [0, 8.0, 21.0, 18.2]}
+    for name, goodputs in rates.items():
+        line = named(figure, name)
+        assert list(line.x) == pytest.approx([s * 1e3 for s in LIMITS_S])
+        assert list(line.y) == goodputs
+    assert {t.fillpattern.shape for t in figure.data} == {"/", "\\"}
+    said = [(a.x, a.y, a.text) for a in figure.layout.annotations if a.name == DETAIL]
+    assert said == [
+        (pytest.approx(log10(20)), 8.0, "only split"),
+        (pytest.approx(log10(50)), 21.0, f"tie, {exp(BY_LIMIT[2].log_ratio):.2f}x"),
+        (pytest.approx(log10(100)), 30.0, f"one pool, {exp(BY_LIMIT[3].log_ratio):.2f}x"),
+    ]
+    title = words(figure).title
+    assert title == (
+        "TPOT limit: split pools serve more at 20 ms; a tie at 50 ms; one pool serves more at 100 ms"
+    )
+
+
+def test_a_rate_map_without_any_choice_says_so():
+    assert words(rate_map([None], "TTFT", [0.1], "requests", "bounds")).title.startswith("Neither one pool")
+
+
+def test_labels_of_the_roofline_stay_apart(figures):
+    """Within the pixels that a decade is taken to have."""
+    said = [a for a in figures["roofline"].layout.annotations if a.name == DETAIL]
+    assert len(said) >= 3
+    for one, other in combinations(said, 2):
+        aside = abs((one.x - other.x) * DECADE_PX[0] + one.ax - other.ax)
+        above = abs((other.y - one.y) * DECADE_PX[1] + one.ay - other.ay)
+        assert above >= LABEL_PX - 1e-6 or aside > CHAR_PX * min(len(one.text), len(other.text)) / 2
+
+
+def test_a_title_of_two_lines_is_broken_in_the_middle_and_not_before_a_unit():
+    figure = frame("a" * 60 + " and " + "b" * 40 + " 12 ms", Axis("x"), Axis("y"), ["said"])
+    lines = re.sub("</?b>", "", figure.layout.title.text).split("<br>")
+    assert len(lines) == 2
+    assert lines[-1].endswith("12\N{NO-BREAK SPACE}ms")
+    assert max(map(len, lines)) <= 66
 
 
 def test_sensitivity_bars_are_the_elasticities_strongest_last_and_the_small_left_out(figures):

@@ -215,7 +215,7 @@ const Charts = (() => {
       const slope = machine.hbm_bytes_per_s;
       const start = Math.max(x.low, y.low / slope);
       svg.append(draw("path", { d: path([[x.at(start), y.at(start * slope)], [x.at(ridge), y.at(highest)]]), fill: "none", stroke: "var(--black)", "stroke-width": 2 }));
-      const middle = start * (ridge / start) ** 0.22;
+      const middle = start * (ridge / start) ** 0.62;
       const angle = (Math.atan2(y.at(highest) - y.at(start * slope), x.at(ridge) - x.at(start)) * 180) / Math.PI;
       svg.append(draw("text", { transform: `translate(${x.at(middle)} ${y.at(middle * slope) - 7}) rotate(${angle})`, "text-anchor": "middle", class: "halo" }, `HBM ${Words.decimal(slope, "B/s")}`));
       peaks.forEach((peak, i) => {

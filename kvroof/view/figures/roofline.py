@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log10
+from typing import NamedTuple
 
 from plotly.graph_objects import Figure, Scatter
 
@@ -35,7 +36,11 @@ MOST_NAMES = 4
 ROOFS = (INK, PURPLE, GREEN)
 MOST_INTENSITY = 1e5
 FAR = 1e3
-"""Intensity from which a name stands to the left of its mark."""
+"""Intensity from which a name stands above the roofs, where there is room."""
+DECADE_PX = (160.0, 140.0)
+"""About how many pixels a decade of either axis takes: enough to keep labels apart."""
+LABEL_PX, CHAR_PX = 26.0, 6.5
+"""How far apart the lines of labels stay, and about how wide a character is."""
 
 
 def operations_on_roofline(
@@ -79,16 +84,17 @@ def operations_on_roofline(
         peak = machine.peak_flops_per_s[dtype] * kernel.compute
         line = {"color": GREY, "width": 2, "dash": DASHES[1 + number % (len(DASHES) - 1)]}
         _roof(figure, f"{family} reaches", peak, machine.hbm_bytes_per_s * kernel.hbm, ends, line)
+    taken: list[_Box] = []
     for number, (phase, ops) in enumerate(phases):
         shown = sorted((op for op in ops if _stands(op)), key=lambda op: -op.seconds)
         total = sum(op.seconds for op in ops)
         _marks(figure, phase, shown, total, number)
-        _names(figure, shown, total, style(number).colour)
+        _names(figure, shown, total, style(number).colour, taken)
     speeds = [op.flops / op.seconds for op in placed] + [
         machine.peak_flops_per_s[d] for d in families.values()
     ]
     figure.update_xaxes(dtick=1, tickformat=",", range=[log10(ends[0]), log10(ends[1]) + 0.02])
-    figure.update_yaxes(dtick=1, tickformat="~s", range=[log10(min(speeds) / 5), log10(max(speeds) * 2)])
+    figure.update_yaxes(dtick=1, tickformat="~s", range=[log10(min(speeds) / 5), log10(max(speeds) * 4)])
     figure.update_layout(legend={"x": 0.01, "xanchor": "left", "y": 0.99, "yanchor": "top"})
     return figure
 
@@ -169,8 +175,12 @@ def _marks(figure: Figure, phase: str, ops: Sequence[OpTime], total: float, numb
     )
 
 
-def _names(figure: Figure, ops: Sequence[OpTime], total: float, colour: str) -> None:
-    """Name the operations that take time, those that stand together in one label at the longest of them."""
+def _names(figure: Figure, ops: Sequence[OpTime], total: float, colour: str, taken: list[_Box]) -> None:
+    """Name the operations that take time, those that stand together in one label at the longest of them.
+
+    The lowest mark is named first; a label moves away from its mark until it covers none of those before it,
+    which are `taken`.
+    """
     groups: list[list[OpTime]] = []
     for op in ops:
         near = next((group for group in groups if _together(group[0], op)), None)
@@ -178,29 +188,49 @@ def _names(figure: Figure, ops: Sequence[OpTime], total: float, colour: str) -> 
             groups.append([op])
         else:
             near.append(op)
-    for group in groups:
+    for group in sorted(groups, key=lambda group: group[0].flops / group[0].seconds):
         if sum(op.seconds for op in group) < NAMED_SHARE * total:
             continue
         first, named = group[0], group if len(group) <= MOST_NAMES else group[: MOST_NAMES - 1]
         names = ", ".join(op.name for op in named)
         if len(named) < len(group):
             names += f" and {len(group) - len(named)} more"
-        far = first.flops / first.hbm_bytes > FAR
+        intensity, speed = first.flops / first.hbm_bytes, first.flops / first.seconds
+        far, width = intensity > FAR, CHAR_PX * len(names)
+        aside, below, step = (0.0, -48.0, -LABEL_PX) if far else (30.0, 26.0, LABEL_PX)
+        left = log10(intensity) * DECADE_PX[0] + aside - (width / 2 if far else 0)
+        top = below - log10(speed) * DECADE_PX[1]
+        while any(box.covers(left, top, width) for box in taken):
+            top, below = top + step, below + step
+        taken.append(_Box(left, top, width))
         figure.add_annotation(
             name=DETAIL,
-            x=log10(first.flops / first.hbm_bytes),
-            y=log10(first.flops / first.seconds),
+            x=log10(intensity),
+            y=log10(speed),
             text=literal(names),
             font={"size": 12},
-            xanchor="right" if far else "left",
-            yanchor="top",
-            ax=-30 if far else 30,
-            ay=72 if far else 26,
+            xanchor="center" if far else "left",
+            yanchor="bottom" if far else "top",
+            ax=aside,
+            ay=below,
             arrowhead=0,
             arrowwidth=1,
             arrowcolor=colour,
             bgcolor="rgba(255,255,255,0.8)",
         )
+
+
+class _Box(NamedTuple):
+    """Where a label of one line stands, in pixels from where both axes are 1."""
+
+    left: float
+    top: float
+    width: float
+
+    def covers(self, left: float, top: float, width: float) -> bool:
+        """Return whether a label there would touch this one."""
+        apart = left > self.left + self.width or self.left > left + width
+        return not apart and abs(top - self.top) < LABEL_PX
 
 
 def _together(one: OpTime, other: OpTime) -> bool:
