@@ -229,7 +229,15 @@ class Plan:
         part = step.shared(batches)
         message = part.tokens * self.model.hidden_size * run.row_bytes()
         sent = passed_on("stage_send", 1, message, self.layout.stage_ranks)
-        return [self._priced((*forward(stage, part, run), sent)) for stage in parts], batches
+        known: list[tuple[Architecture, tuple[Timed, ...]]] = []
+        timed = []
+        for stage in parts:
+            alike = next((own for other, own in known if other == stage), None)
+            if alike is None:
+                alike = self._priced((*forward(stage, part, run), sent))
+                known.append((stage, alike))
+            timed.append(alike)
+        return timed, batches
 
     def _priced(self, ops: tuple[Op, ...]) -> tuple[Timed, ...]:
         return price_all(ops, self.hardware, self.efficiency, self.host)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kvroof.roofline.collectives import links_used
 from kvroof.search.candidates import Candidate
 from kvroof.search.outcome import OperatingPoint
-from kvroof.search.question import Question
+from kvroof.spec.architecture import Architecture
 
 
 def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: OperatingPoint) -> tuple[str, ...]:
@@ -35,6 +35,7 @@ def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: Opera
     else:
         said.append("requests are alike, so that percentiles are the mean")
     said.append("every sequence may grow to its end in memory")
+    said += _beyond(plan.model, point.isl + point.osl)
     if question.cached:
         said.append(f"{question.cached} prompt tokens are taken from the prefix cache, not computed")
     if plan.layout.devices > 1:
@@ -44,9 +45,11 @@ def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: Opera
     return tuple(said)
 
 
-def sizing_assumptions(question: Question, policy: str | None, point: OperatingPoint) -> tuple[str, ...]:
+def sizing_assumptions(candidate: Candidate, policy: str | None, point: OperatingPoint) -> tuple[str, ...]:
     """Return the sentences of a fleet that serves a rate."""
+    question = candidate.question
     said = [_priced(point.calibration)]
+    said += _beyond(candidate.plan.model, point.isl + point.osl)
     said.append("requests arrive at random (Poisson) and are dealt evenly over the replicas")
     if policy is not None:
         said.append(f"each replica schedules {policy}; the memory holds sequences of their mean length")
@@ -54,6 +57,14 @@ def sizing_assumptions(question: Question, policy: str | None, point: OperatingP
     else:
         said.append("shown is a closed loop of the best replicas, which no limit is kept by at that rate")
     return tuple(said)
+
+
+def _beyond(model: Architecture, tokens: float) -> list[str]:
+    """Return what is said of requests that are longer than the model was made for."""
+    most = model.max_position_embeddings
+    if most is None or tokens <= most:
+        return []
+    return [f"{tokens:,.0f} tokens of a request are beyond max_position_embeddings = {most:,}"]
 
 
 def _priced(name: str | None) -> str:

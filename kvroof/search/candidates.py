@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from copy import copy
+from itertools import accumulate
 from statistics import NormalDist
 from typing import Any
 
-from kvroof.ground.errors import KvroofError
+from kvroof.ground.errors import KvroofError, Unsupported
 from kvroof.ground.record import record, static
+from kvroof.memory.layers import caches
 from kvroof.roofline.plan import Plan
 from kvroof.search.choices import Room, Stages
 from kvroof.search.points import LEAST_CHUNK, Served, served
-from kvroof.search.question import Question
+from kvroof.search.question import MAX_LENGTH, Question
 from kvroof.search.relax import CHUNKS, FREE, LIMITS, SIZES, Box, padded
 from kvroof.search.stacking import stacked, structure
 from kvroof.serving.closed_loop import STEP_TOKENS
+from kvroof.spec.reach import Encoder
 
 MOST_SEQS = 2**24
 BEYOND = 0.02
@@ -42,11 +45,20 @@ class Candidate:
         question: What is asked.
         stages: The plan's stages, where they are known already.
         remember: Whether evaluated points are kept.
+
+    Raises:
+        Unsupported: A model with cross-attention.
     """
 
     def __init__(
         self, plan: Plan, question: Question, stages: Stages | None = None, *, remember: bool = False
     ) -> None:
+        if any(isinstance(cache.reach, Encoder) for cache, _ in caches(plan.model)):
+            raise Unsupported(
+                "cross-attention is not searched, only estimated",
+                where=plan.model.name,
+                way_out="see kvroof estimate",
+            )
         self.plan, self.question, self.chunked = plan, question, False
         self.room = Room(plan, stages, question.utilization, question.reserve_bytes)
         self.evaluations = 0
@@ -115,9 +127,9 @@ class Candidate:
                 whole=math.floor(whole - rest),
             )
             limit = self.plan.model.max_position_embeddings
-            if limit is not None:
-                left = limit - math.ceil(question.osl.mean)
-                yield Cap(name="positions", most=left, whole=left)
+            name = "length" if limit is None else "positions"
+            left = (limit or MAX_LENGTH) - math.ceil(question.osl.mean)
+            yield Cap(name=name, most=left, whole=left)
             return
         tokens = self.held_tokens(1)
         most = self.room.most_seqs(tokens)
@@ -232,43 +244,48 @@ class Candidate:
 
 
 def surfaces(candidates: Sequence[Candidate], boxes: Sequence[Box]) -> list[Any | KvroofError]:
-    """Return the surface of each candidate over its box, or why there is none.
+    """Return the surface of each candidate over its box, or why there is none."""
+    nodes = [candidate.nodes(box) for candidate, box in zip(candidates, boxes, strict=True)]
+    return [
+        every if isinstance(every, KvroofError) else candidate.surface(box, every)
+        for candidate, box, every in zip(candidates, boxes, together(candidates, nodes), strict=True)
+    ]
+
+
+def together(
+    candidates: Sequence[Candidate], places: Sequence[tuple[Any, Any]]
+) -> list[Served | KvroofError]:
+    """Return what each candidate serves at its own sizes and chunks, or why it cannot.
 
     Candidates whose plans differ in numbers only are evaluated in one pass.
     """
     groups: dict[Hashable, list[int]] = {}
     for i, candidate in enumerate(candidates):
         groups.setdefault((candidate.chunked, structure(candidate.plan)), []).append(i)
-    found: list[Any] = [None] * len(candidates)
+    found: dict[int, Served | KvroofError] = {}
     for members in groups.values():
         try:
-            made = _together([candidates[i] for i in members], [boxes[i] for i in members])
+            found |= _in_one_pass(candidates, places, members)
         except KvroofError:
-            made = [_alone(candidates[i], boxes[i]) for i in members]
-        for i, table in zip(members, made, strict=True):
-            found[i] = table
-    return found
+            for i in members:
+                try:
+                    found |= _in_one_pass(candidates, places, [i])
+                except KvroofError as error:
+                    found[i] = error
+    return [found[i] for i in range(len(candidates))]
 
 
-def _together(candidates: Sequence[Candidate], boxes: Sequence[Box]) -> list[Any]:
+def _in_one_pass(
+    candidates: Sequence[Candidate], places: Sequence[tuple[Any, Any]], members: Sequence[int]
+) -> dict[int, Served]:
     import numpy as np
 
-    nodes = [c.nodes(box) for c, box in zip(candidates, boxes, strict=True)]
-    rows = [len(sizes) for sizes, _ in nodes]
-    first = candidates[0]
-    sizes = np.concatenate([sizes for sizes, _ in nodes])
-    chunks = np.concatenate([chunks for _, chunks in nodes]) if first.chunked else None
-    every = first.by(stacked([c.plan for c in candidates], rows), sizes, chunks)
-    made, start = [], 0
-    for candidate, box, count, (own, cut) in zip(candidates, boxes, rows, nodes, strict=True):
-        found = candidate.counted(own, cut, every.part(start, start + count))
-        made.append(candidate.surface(box, found))
-        start += count
-    return made
-
-
-def _alone(candidate: Candidate, box: Box) -> Any | KvroofError:
-    try:
-        return _together([candidate], [box])[0]
-    except KvroofError as error:
-        return error
+    first, rows = candidates[members[0]], [len(places[i][0]) for i in members]
+    sizes = np.concatenate([places[i][0] for i in members])
+    chunks = np.concatenate([places[i][1] for i in members]) if first.chunked else None
+    every = first.by(stacked([candidates[i].plan for i in members], rows), sizes, chunks)
+    ends = list(accumulate(rows))
+    return {
+        i: candidates[i].counted(*places[i], every.part(end - count, end))
+        for i, count, end in zip(members, rows, ends, strict=True)
+    }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
-from kvroof.ground.errors import KvroofError
+from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.ground.record import record, static
 from kvroof.memory.budget import Budget, largest, max_seqs, max_tokens
 from kvroof.memory.demand import equal_lengths
@@ -69,6 +69,21 @@ def layouts(model: Architecture, axes: Axes) -> Iterator[Layout]:
             yield layout
 
 
+def _refuse(model: Architecture, axes: Axes) -> NoReturn:
+    """Say why not even the smallest layout along the given axes is valid."""
+    layout = Layout(tp=axes.tp or 1, pp=axes.pp or 1, dp=axes.dp or 1, ep=axes.ep or 1, dcp=axes.dcp)
+    if layout.devices > axes.most_devices:
+        raise BadInput(
+            f"{layout.devices} devices of the layout are more than {axes.most_devices}",
+            where="--max-devices",
+            way_out=f"give --max-devices {layout.devices}, or fewer ranks",
+        )
+    check_layout(model, layout)
+    raise BadInput(
+        "no layout is valid", where="layouts", way_out="leave --tp, --pp, --dp, --ep or --dcp free"
+    )
+
+
 def _parts(tp: int, dp: int, routed: bool) -> tuple[int, ...]:
     """Return the parts that experts are dealt into."""
     if not routed or tp * dp == 1:
@@ -87,8 +102,14 @@ def plans(
     stores: Stores,
     efficiency_of: Callable[[Hardware], Efficiency] = lambda machine: IDENTITY,
 ) -> Iterator[Plan]:
-    """Yield a plan for every machine, layout and pair of dtypes."""
+    """Yield a plan for every machine, layout and pair of dtypes.
+
+    Raises:
+        BadInput: No layout is valid.
+    """
     laid = tuple(layouts(model, axes))
+    if not laid:
+        _refuse(model, axes)
     for machine in machines:
         efficiency = efficiency_of(machine)
         for layout, kv, weights in product(laid, stores.kv, stores.weights):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+from kvroof.ground.errors import KvroofError
 from kvroof.ground.record import record
-from kvroof.search.candidates import Candidate
-from kvroof.search.points import LEAST_CHUNK
+from kvroof.search.candidates import Candidate, together
+from kvroof.search.points import LEAST_CHUNK, Served
 
 MOVES = 24
 """Moves towards something better at most."""
@@ -45,18 +47,47 @@ def polish(candidate: Candidate, size: float, chunk: float) -> Point:
 
     Neighbours are 1, 2, 4, 8, ... sizes away, each with several chunks: where nothing keeps the limits the
     far ones lead back, and at a limit the near ones lead up to it.
+
+    Raises:
+        BadInput: A compute dtype that the machine lacks.
+        Unsupported: A peak or a link that is not known.
     """
-    best: Point | None = None
-    middle = min(max(round(size), candidate.least), candidate.whole)
+    (found,) = polished([candidate], [(size, chunk)])
+    if isinstance(found, KvroofError):
+        raise found
+    return found
+
+
+def polished(
+    candidates: Sequence[Candidate], optima: Sequence[tuple[float, float]]
+) -> list[Point | KvroofError]:
+    """Return what `polish` does for each of many candidates, which take every move together."""
+    middles = [
+        min(max(round(size), c.least), c.whole) for c, (size, _) in zip(candidates, optima, strict=True)
+    ]
+    chunks, moving = [chunk for _, chunk in optima], list(range(len(candidates)))
+    best: dict[int, Point | KvroofError] = {}
     for _ in range(MOVES):
-        chunks = near_chunks(candidate, middle, chunk)
-        found = best_of(candidate, _neighbours(candidate, middle), chunks)
-        if best is not None and found.rank <= best.rank:
+        places = [
+            pairs(_neighbours(c, middle), near_chunks(c, middle, chunk))
+            for c, middle, chunk in ((candidates[i], middles[i], chunks[i]) for i in moving)
+        ]
+        served = together([candidates[i] for i in moving], places)
+        still = []
+        for i, place, found in zip(moving, places, served, strict=True):
+            if isinstance(found, KvroofError):
+                best[i] = found
+                continue
+            point, known = best_of(candidates[i], place, found), best.get(i)
+            if isinstance(known, Point) and point.rank <= known.rank:
+                continue
+            best[i], middles[i] = point, point.size
+            chunks[i] = chunks[i] if point.chunk is None else float(point.chunk)
+            still.append(i)
+        moving = still
+        if not moving:
             break
-        best, middle = found, found.size
-        chunk = chunk if found.chunk is None else float(found.chunk)
-    assert best is not None
-    return best
+    return [best[i] for i in range(len(candidates))]
 
 
 def _neighbours(candidate: Candidate, middle: int) -> list[int]:
@@ -91,17 +122,22 @@ def every_chunk(candidate: Candidate) -> list[int]:
     return [LEAST_CHUNK * k for k in range(1, last + 1)]
 
 
-def best_of(candidate: Candidate, sizes: Any, chunks: list[Any]) -> Point:
-    """Return the best of all pairs of whole sizes and chunks."""
+def pairs(sizes: Sequence[int], chunks: Sequence[Any]) -> tuple[Any, Any]:
+    """Return every size with every chunk as two arrays; None where prompts run whole."""
     import numpy as np
 
-    if chunks == [None]:
-        size, chunk = np.array(sizes, dtype=int), None
-    else:
-        size, chunk = (
-            part.ravel() for part in np.meshgrid(np.array(sizes, int), np.array(chunks, int), indexing="ij")
-        )
-    found = candidate.functions(size, chunk)
+    if list(chunks) == [None]:
+        return np.array(sizes, dtype=int), None
+    size, chunk = np.meshgrid(np.array(sizes, int), np.array(chunks, int), indexing="ij")
+    return size.ravel(), chunk.ravel()
+
+
+def best_of(candidate: Candidate, place: tuple[Any, Any], served: Served) -> Point:
+    """Return the best of some whole points, from what they serve."""
+    import numpy as np
+
+    size, chunk = place
+    found = candidate.logs(served, size, chunk)
     value, excess = found[0], found[1:-1].max(axis=0)
     kept = excess <= 0
     at = int(np.where(kept, value, -np.inf).argmax()) if kept.any() else int(excess.argmin())
@@ -113,10 +149,17 @@ def best_of(candidate: Candidate, sizes: Any, chunks: list[Any]) -> Point:
     )
 
 
+def whole_points(candidate: Candidate) -> int:
+    """Return how many whole sizes and chunks a candidate has."""
+    chunks = len(every_chunk(candidate)) if candidate.chunked else 1
+    return int(candidate.whole - candidate.least + 1) * chunks
+
+
 def exhaustive(candidate: Candidate) -> Point:
     """Return the best of every whole size and chunk of a candidate."""
     chunks: list[Any] = list(every_chunk(candidate)) if candidate.chunked else [None]
     rows = max(BLOCK // len(chunks), 1)
     starts = range(candidate.least, candidate.whole + 1, rows)
-    blocks = (range(s, min(s + rows, candidate.whole + 1)) for s in starts)
-    return max((best_of(candidate, block, chunks) for block in blocks), key=lambda point: point.rank)
+    places = (pairs(range(s, min(s + rows, candidate.whole + 1)), chunks) for s in starts)
+    found = (best_of(candidate, place, candidate.points(*place)) for place in places)
+    return max(found, key=lambda point: point.rank)

@@ -6,19 +6,23 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.roofline.plan import Plan
 from kvroof.search.assumptions import assumptions
 from kvroof.search.candidates import Candidate
-from kvroof.search.integers import Point, exhaustive, polish
-from kvroof.search.outcome import Answer, OperatingPoint, WayOut, operating_point
+from kvroof.search.integers import Point, exhaustive, whole_points
+from kvroof.search.outcome import Answer, OperatingPoint, WayOut, operating_point, operating_points
 from kvroof.search.prices import Optimum, ShadowPrice, shadow_prices
 from kvroof.search.question import Question
 from kvroof.search.relax import LIMITS
-from kvroof.search.relaxed_search import FINALISTS, Search
+from kvroof.search.relaxed_search import FINALISTS, SLIP, Search
 from kvroof.search.ways_out import more_room, nearest, over_room, ways_out
 
+NOT_FITTING = "it does not fit: times and rates are what they would be if it did"
 MOST_OTHERS = 5
 """Other layouts of a machine that are shown beside the best."""
+MOST_VERIFIED = 20_000_000
+"""Whole points that are all evaluated when one asks: minutes."""
 BINDS = 1e-3
 """Multiplier from which a limit is said to bind: the share of the objective that a share of it is worth."""
 
@@ -32,7 +36,7 @@ def optimize(plans: Iterable[Plan], question: Question, *, verify: bool = False)
         verify: Whether every whole point of every candidate is evaluated too.
 
     Raises:
-        BadInput: A question that cannot be asked, or no plan that holds a single request.
+        BadInput: A question that cannot be asked, no plan at all, or too many whole points to verify with.
     """
     return answer(Search(plans, question), verify=verify)
 
@@ -61,10 +65,11 @@ def answer(search: Search, *, verify: bool = False) -> Answer:
         excess = nearest(candidate, point)
         tried = [search.candidates[i] for i in search.order()[:FINALISTS]]
         binding, ways = tuple(excess), tuple(ways_out(tried, question, candidate, point))
+    others = _others(search, points, best)
     gap, counted = None, None
     evaluations = search.evaluations
     if verify:
-        gap, counted = _gap(search.candidates, point)
+        gap, counted = _gap(search.choices(), point)
     return Answer(
         feasible=point.feasible,
         best=chosen,
@@ -72,7 +77,7 @@ def answer(search: Search, *, verify: bool = False) -> Answer:
         shadow_prices=prices,
         excess=excess,
         ways_out=ways,
-        others=_others(search, points, best),
+        others=others,
         candidates=len(search.every),
         left_out=search.left_out,
         evaluations=evaluations,
@@ -113,7 +118,7 @@ def no_room(search: Search) -> Answer:
         relaxed_evaluations=0,
         residual=None,
         objective=objective_of(search.question, chosen)[1],
-        assumptions=assumptions(short, candidate, chosen),
+        assumptions=(NOT_FITTING, *assumptions(short, candidate, chosen)),
     )
 
 
@@ -123,11 +128,28 @@ def _binding(candidate: Candidate, at: Optimum) -> tuple[str, ...]:
     return tuple(names.get(limit, limit) for limit in LIMITS if at.multipliers[limit] > BINDS)
 
 
-def _gap(candidates: Sequence[Candidate], point: Point) -> tuple[float, int]:
-    """Return by what share the best of all whole points is better, and how many points were evaluated."""
-    before = sum(c.evaluations for c in candidates)
-    best = max((exhaustive(c) for c in candidates), key=lambda p: p.rank)
-    counted = sum(c.evaluations for c in candidates) - before
+def _gap(choices: Sequence[Candidate], point: Point) -> tuple[float, int]:
+    """Return by what share the best of all whole points is better, and how many points were evaluated.
+
+    Raises:
+        BadInput: They are too many.
+    """
+    count = sum(whole_points(choice) for choice in choices)
+    if count > MOST_VERIFIED:
+        raise BadInput(
+            f"{count:,} whole points are too many to evaluate",
+            where="--verify",
+            way_out="narrow them with --max-batch, --chunk, or fixed ranks",
+        )
+    before = sum(c.evaluations for c in choices)
+    every = []
+    for choice in choices:
+        try:
+            every.append(exhaustive(choice))
+        except KvroofError:
+            continue
+    counted = sum(c.evaluations for c in choices) - before
+    best = max(every, key=lambda p: p.rank)
     if best.feasible != point.feasible:
         return 1.0, counted
     missed = best.value - point.value if best.feasible else point.excess - best.excess
@@ -135,21 +157,34 @@ def _gap(candidates: Sequence[Candidate], point: Point) -> tuple[float, int]:
 
 
 def _others(search: Search, points: dict[int, Point], best: int) -> tuple[OperatingPoint, ...]:
-    """Return the best point of every other machine, or of other layouts of the only one, best first."""
+    """Return the best point of every other machine, or of other layouts of the only one, best first.
+
+    Of each the most promising candidate that keeps the limits is taken, among those whose relaxed optimum
+    keeps them or nearly. All are rounded together.
+    """
     assert search.relaxed is not None
     plans = [candidate.plan for candidate in search.candidates]
     several = len({plan.hardware.name for plan in plans}) > 1
     keys = [plan.hardware.name if several else plan.layout for plan in plans]
-    found: dict[Any, tuple[Candidate, Point]] = {keys[best]: (search.candidates[best], points[best])}
-    for i in sorted(points, key=lambda i: points[i].rank, reverse=True) + search.order():
-        if keys[i] in found or (not several and len(found) > MOST_OTHERS):
-            continue
-        if i not in points:
-            points[i] = polish(search.candidates[i], *search.boxes[i].at(search.relaxed.unit[i]))
-        if points[i].feasible:
-            found[keys[i]] = search.candidates[i], points[i]
-    _, *others = sorted(found.values(), key=lambda pair: pair[1].rank, reverse=True)
-    return tuple(operating_point(candidate, point) for candidate, point in others)
+    found: dict[Any, Point] = {keys[best]: points[best]}
+    behind: dict[Any, Candidate] = {keys[best]: search.candidates[best]}
+    left = sorted(points, key=lambda i: points[i].rank, reverse=True)
+    left += [i for i in search.order() if i not in points and search.excess(i) <= SLIP]
+    while left:
+        wanted = math.inf if several else MOST_OTHERS + 1 - len(found)
+        tried: dict[Any, int] = {}
+        for i in left:
+            if keys[i] not in found and len(tried) < wanted:
+                tried.setdefault(keys[i], i)
+        if not tried:
+            break
+        points |= search.rounded([i for i in tried.values() if i not in points])
+        for key, i in tried.items():
+            if i in points and points[i].feasible:
+                found[key], behind[key] = points[i], search.candidates[i]
+        left = [i for i in left if i not in tried.values()]
+    ranked = sorted(found, key=lambda key: found[key].rank, reverse=True)
+    return operating_points([(behind[key], found[key]) for key in ranked if key != keys[best]])
 
 
 def objective_of(question: Question, point: OperatingPoint) -> tuple[float, str]:

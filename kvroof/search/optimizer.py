@@ -17,15 +17,20 @@ from kvroof.ground.record import record
 from kvroof.search.relax import bent_surface, surface
 
 ROUNDS, STEPS = 9, 4
-PENALTY, GROWTH, MOST_PENALTY = 10.0, 3.0, 3e4
+PENALTY, GROWTH, MOST_PENALTY = 10.0, 3.0, 1e3
+AGAIN, RESIDUAL = 4, 1e-5
+"""How often problems that miss their optimality conditions by more than this get as many rounds again."""
 STARTS = ((0.5, 0.5), (0.95, 0.2), (0.95, 0.9), (0.1, 0.6))
 """Where each problem is started, in the unit square."""
-STRIDES = (1.0, 0.3, 0.1, 0.01)
+STRIDES = (1.0, 0.2, 0.02, 0.002, 0.0001)
 """Lengths of a step that are tried at once, along Newton's direction and along the gradient's."""
 MARGIN = 1e-4
 """Relative excess over a limit that a relaxed optimum may have."""
 LONGEST = 0.25
 """Longest first stride along the gradient, in sides of the square."""
+
+
+ARRAYS = ("unit", "value", "slack", "prices", "residual")
 
 
 @record
@@ -49,11 +54,15 @@ class Relaxed:
         """Return these optima and others after them."""
         import numpy as np
 
-        pairs = {
-            name: np.concatenate([getattr(self, name), getattr(other, name)])
-            for name in ("unit", "value", "slack", "prices", "residual")
-        }
+        pairs = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in ARRAYS}
         return Relaxed(evaluations=self.evaluations + other.evaluations, **pairs)
+
+    def with_rows(self, rows: Any, other: Relaxed) -> Relaxed:
+        """Return these optima with some replaced by others, which took looks of their own."""
+        changed = {name: getattr(self, name).copy() for name in ARRAYS}
+        for name, values in changed.items():
+            values[rows] = getattr(other, name)
+        return Relaxed(evaluations=self.evaluations + other.evaluations, **changed)
 
 
 def solve(tables: Any, open_axes: Any) -> Relaxed:
@@ -69,7 +78,21 @@ def solve(tables: Any, open_axes: Any) -> Relaxed:
     count, limits = len(tables), tables.shape[1] - 1
     most = np.asarray(open_axes, float)[:, None, :]
     units = np.array(STARTS) * most
-    prices, penalty = np.zeros((count, len(STARTS), limits)), PENALTY
+    found = _advanced(tables, units, most, np.zeros((count, len(STARTS), limits)), PENALTY)
+    for _ in range(AGAIN):
+        best = _best(found)
+        late = np.flatnonzero((best.residual > RESIDUAL) & (best.slack.max(axis=1) <= MARGIN))
+        if not len(late):
+            break
+        more = _advanced(tables[late], found.unit[late], most[late], found.prices[late], MOST_PENALTY)
+        found = found.with_rows(late, more)
+    return _best(found)
+
+
+def _advanced(tables: Any, units: Any, most: Any, prices: Any, penalty: float) -> Relaxed:
+    """Return what all starts come to after some rounds, with arrays of shape (problems, starts, ...)."""
+    import numpy as np
+
     for _ in range(ROUNDS):
         for _ in range(STEPS):
             units = _step(tables, units, most, prices, penalty)
@@ -81,16 +104,27 @@ def solve(tables: Any, open_axes: Any) -> Relaxed:
     slope = np.einsum("psf,psfx->psx", prices, slopes[:, :, 1:]) - slopes[:, :, 0]
     moved = np.abs(np.clip(units - slope, 0.0, most) - units).max(axis=-1)
     residual = np.maximum(np.maximum(moved, excess), np.abs(prices * slack).max(axis=-1))
-    kept = np.where(excess <= MARGIN, value, -np.inf)
-    best = np.where(np.isfinite(kept).any(axis=1), kept.argmax(axis=1), excess.argmin(axis=1))
-    each = np.arange(count)
+    looks = ROUNDS * (STEPS * (2 + 2 * len(STRIDES)) + 1) + 1
     return Relaxed(
-        unit=units[each, best],
-        value=value[each, best],
-        slack=slack[each, best],
-        prices=prices[each, best],
-        residual=residual[each, best],
-        evaluations=count * len(STARTS) * (ROUNDS * (STEPS * (2 + 2 * len(STRIDES)) + 1) + 1),
+        unit=units,
+        value=value,
+        slack=slack,
+        prices=prices,
+        residual=residual,
+        evaluations=units.shape[0] * units.shape[1] * looks,
+    )
+
+
+def _best(found: Relaxed) -> Relaxed:
+    """Return the best start of every problem: the largest value within the limits, else the least excess."""
+    import numpy as np
+
+    excess = np.maximum(found.slack, 0.0).max(axis=-1)
+    kept = np.where(excess <= MARGIN, found.value, -np.inf)
+    best = np.where(np.isfinite(kept).any(axis=1), kept.argmax(axis=1), excess.argmin(axis=1))
+    each = np.arange(len(best))
+    return Relaxed(
+        evaluations=found.evaluations, **{name: getattr(found, name)[each, best] for name in ARRAYS}
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from kvroof.ground.errors import KvroofError
 from kvroof.ground.record import record, static
-from kvroof.search.candidates import Candidate
+from kvroof.search.candidates import Candidate, together
 from kvroof.search.integers import Point
+from kvroof.search.points import Served
 from kvroof.search.prices import ShadowPrice
 
 
@@ -85,8 +88,25 @@ class Answer:
 
 def operating_point(candidate: Candidate, point: Point) -> OperatingPoint:
     """Return a candidate's exact point as people read it."""
+    return _described_at(candidate, point, candidate.points(*_place(point)))
+
+
+def operating_points(places: Sequence[tuple[Candidate, Point]]) -> tuple[OperatingPoint, ...]:
+    """Return candidates' exact points, which can be served, as people read them."""
+    served = together([candidate for candidate, _ in places], [_place(point) for _, point in places])
+    return tuple(
+        _described_at(candidate, point, found)
+        for (candidate, point), found in zip(places, served, strict=True)
+        if not isinstance(found, KvroofError)
+    )
+
+
+def _place(point: Point) -> tuple[Any, Any]:
+    return [point.size], None if point.chunk is None else [point.chunk]
+
+
+def _described_at(candidate: Candidate, point: Point, found: Served) -> OperatingPoint:
     question, dp = candidate.question, candidate.plan.layout.dp
-    found = candidate.points([point.size], None if point.chunk is None else [point.chunk])
     return described(
         candidate,
         batch=(candidate.seqs if question.wants_context else point.size) * dp,

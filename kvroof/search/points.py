@@ -8,7 +8,7 @@ them; real ones are the relaxed reading, in which chunks and ranks take fraction
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from kvroof.ground.numeric import ceil_div, whole_blocks
 from kvroof.ground.record import record, static
@@ -126,38 +126,34 @@ def served(plan: Plan, question: Question, seqs: Any, chunk: Any = None, isl: An
         at = np.interp(question.isl.quantile(question.limits.percentile), prompts, range(shape[1]))
         low = min(int(at), shape[1] - 2)
         later = own[:, low] + (at - low) * (own[:, low + 1] - own[:, low]) - mean_own
-    means = np.broadcast_to(prompts @ shares, shape[:1]) if isl is not None else None
     flat_decode = np.broadcast_to(decode_s, seqs.shape)[:, 0]
-    asked, rows = _Known(), np.empty((4, len(seqs)))
-    for i in range(len(seqs)):
-        asked.own_s, asked.bare_s = float(mean_own[i]), float(flat_decode[i])
-        asked.both_s = asked.bare_s + float(mean_added[i])
-        loop = closed_loop(
-            asked,
-            isl=question.isl.mean if means is None else float(means[i]),
-            osl=question.osl.mean,
-            concurrency=given[i].item(),
-            cached=cached,
-            step_tokens=float(budget[i, 0]),
-            mixes=True,
-        )
-        rows[:, i] = loop.ttft_s, loop.tpot_s, loop.e2e_s, loop.requests_per_s
-    ttft, tpot, e2e, rate = rows
+    loop = closed_loop(
+        _Known(own_s=mean_own, bare_s=flat_decode, both_s=flat_decode + mean_added),
+        isl=question.isl.mean if isl is None else cast(Any, prompts)[:, 0],
+        osl=question.osl.mean,
+        concurrency=cast(Any, given),
+        cached=cached,
+        step_tokens=cast(Any, budget)[:, 0],
+        mixes=True,
+    )
     return Served(
-        ttft_s=ttft + later,
-        tpot_s=tpot,
-        e2e_s=e2e,
-        rate_per_s=rate * dp,
+        ttft_s=loop.ttft_s + later,
+        tpot_s=loop.tpot_s,
+        e2e_s=loop.e2e_s,
+        rate_per_s=loop.requests_per_s * dp,
         load=np.ravel(load),
         prefill_s=mean_own,
         decode_s=flat_decode,
     )
 
 
+@record
 class _Known:
-    """Step times that are known already: what the closed loop asks for at one point."""
+    """Step times that are known already: what the closed loop asks for at every point."""
 
-    own_s = bare_s = both_s = 0.0
+    own_s: Any
+    bare_s: Any
+    both_s: Any
 
     def prefill_s(self, tokens: Any, cached: Any = 0, prompts: Any = 1) -> Any:
         """Return the prefill of a request's own prompt."""

@@ -71,7 +71,7 @@ def shadow_prices(candidate: Candidate, at: Optimum, metric: float, unit: str) -
         for name, (amount, what) in amounts.items()
     }
     found["memory"] = ShadowPrice(
-        value=value * at.multipliers["size"] * _log_room(candidate, at)
+        value=value * at.multipliers["size"] * _log_room(candidate, at) + 0.0
         if candidate.cap.name == "memory"
         else 0.0,
         unit=f"{unit} per GiB",

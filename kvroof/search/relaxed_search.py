@@ -11,7 +11,7 @@ from kvroof.roofline.collectives import tiers
 from kvroof.roofline.plan import Plan
 from kvroof.search.candidates import Candidate, surfaces
 from kvroof.search.choices import Stages, stages_of
-from kvroof.search.integers import Point, polish
+from kvroof.search.integers import Point, polish, polished
 from kvroof.search.optimizer import MARGIN, Relaxed, solve
 from kvroof.search.prices import Optimum
 from kvroof.search.question import Question, check_question
@@ -26,7 +26,7 @@ FINE = math.log(1.15)
 FINALISTS = 10
 TIE = 1e-9
 SLIP = 0.03
-"""How far a relaxed value may be below the exact one."""
+"""How far a relaxed value may be below the exact one, or an excess above it."""
 
 
 class Search:
@@ -51,6 +51,7 @@ class Search:
         all_ = [c for plan in plans if (c := self._candidate(plan)) is not None]
         first = [candidate for candidate in all_ if candidate.possible]
         self.short = [candidate for candidate in all_ if not candidate.possible]
+        self.possible = first
         if self.question.chunk in ("auto", "whole"):
             self._take(first)
         if self.question.chunk != "whole":
@@ -159,6 +160,15 @@ class Search:
         """Points of the step model that were evaluated."""
         return sum(candidate.evaluations for candidate in self.every)
 
+    def choices(self) -> list[Candidate]:
+        """Return every discrete choice that holds a request, its prompts whole and in chunks as asked.
+
+        Those that the search passed over are among them.
+        """
+        whole = self.possible if self.question.chunk in ("auto", "whole") else []
+        chunked = self.possible if self.question.chunk != "whole" else []
+        return [*whole, *(candidate.in_chunks() for candidate in chunked)]
+
     def order(self) -> list[int]:
         """Return the candidates from the most to the least promising: limits kept first, then by value."""
         if self.relaxed is None:
@@ -209,6 +219,13 @@ class Search:
             optima |= self.refine([best])
         return best, points[best], optima, points
 
+    def rounded(self, chosen: Sequence[int]) -> dict[int, Point]:
+        """Return the exact points of some candidates from their first optima; those that can be served."""
+        assert self.relaxed is not None
+        places = [self.boxes[i].at(self.relaxed.unit[i]) for i in chosen]
+        found = polished([self.candidates[i] for i in chosen], places)
+        return {i: point for i, point in zip(chosen, found, strict=True) if isinstance(point, Point)}
+
     def _better(self, i: int, best: int, points: dict[int, Point]) -> bool:
         """Return whether a point is better; of two as good the one on fewer devices, its prompts whole."""
         one, other = points[i], points[best]
@@ -226,13 +243,17 @@ class Search:
         reasons = ", ".join(f"{reason} ({count})" for reason, count in self.left_out.items())
         raise BadInput(
             f"no deployment can be: {reasons or 'no layout is valid'}",
-            where="kvroof optimize",
-            way_out="allow more devices with --max-devices, or another machine",
+            where="optimize",
+            way_out="take another machine, other ranks, or more devices with --max-devices",
         )
 
-    def _keeps(self, i: int) -> bool:
+    def excess(self, i: int) -> float:
+        """Return the largest log of a quantity over its limit at a candidate's first optimum."""
         assert self.relaxed is not None
-        return bool(self.relaxed.slack[i].max() <= MARGIN)
+        return float(self.relaxed.slack[i].max())
+
+    def _keeps(self, i: int) -> bool:
+        return self.excess(i) <= MARGIN
 
 
 def _optimum(found: Relaxed, at: int, box: Box) -> Optimum:

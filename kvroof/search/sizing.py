@@ -206,7 +206,7 @@ def size_for_rate(plans: Iterable[Plan], question: Question, rate_per_s: float, 
     if fleet is None:
         return _too_few(sizing)
     best = _point(sizing, fleet)
-    return _answer(sizing, best, feasible=True, binding=sizing.limits_of(fleet), fleet=fleet)
+    return _answer(sizing, fleet.candidate, best, feasible=True, binding=sizing.limits_of(fleet), fleet=fleet)
 
 
 def _too_few(sizing: Sizing) -> Answer:
@@ -233,11 +233,12 @@ def _too_few(sizing: Sizing) -> Answer:
         tokens_per_s=found.tokens_per_s * copies,
         requests_per_s=served,
     )
-    return _answer(sizing, shown, feasible=False, binding=tuple(excess), excess=excess, ways=ways)
+    return _answer(sizing, candidate, shown, feasible=False, binding=tuple(excess), excess=excess, ways=ways)
 
 
 def _answer(
     sizing: Sizing,
+    candidate: Candidate,
     best: OperatingPoint,
     *,
     feasible: bool,
@@ -261,7 +262,7 @@ def _answer(
         relaxed_evaluations=search.relaxed_evaluations,
         residual=None,
         objective="USD per hour" if sizing.question.objective == "cost" else "devices",
-        assumptions=sizing_assumptions(sizing.question, None if fleet is None else fleet.policy.name, best),
+        assumptions=sizing_assumptions(candidate, None if fleet is None else fleet.policy.name, best),
     )
 
 

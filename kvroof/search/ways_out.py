@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvroof.ground.errors import KvroofError
+from kvroof.ground.units import GIB
 from kvroof.roofline.collectives import tiers
 from kvroof.roofline.plan import Plan
 from kvroof.search.candidates import Candidate
@@ -66,14 +67,23 @@ def over_room(candidate: Candidate) -> float:
 
 
 def more_room(candidate: Candidate) -> Iterator[WayOut]:
-    """Yield what alone gives a deployment room for its smallest demand; every one was tried."""
+    """Yield what alone gives a deployment room for its smallest demand; every one was tried.
+
+    Where nothing does, the memory that each of its devices would have to have.
+    """
     question = candidate.question
 
     def holds(plan: Plan) -> bool:
         room = Room(plan, None, question.utilization, question.reserve_bytes)
         return room.over(*candidate.smallest) <= 0
 
-    yield from _least_of_each(candidate.plan, holds)
+    ways = list(_least_of_each(candidate.plan, holds))
+    yield from ways
+    if not ways:
+        has = candidate.plan.hardware.capacity_bytes
+        needs = math.ceil(has * (1 + over_room(candidate)))
+        said = f"a machine with {math.ceil(needs / GIB):,} GiB per device (it has {has / GIB:,.0f})"
+        yield WayOut(change="memory_bytes", from_=has, to=needs, option=said)
 
 
 def _least_of_each(plan: Plan, mends: Callable[[Plan], bool]) -> Iterator[WayOut]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvroof.spec.architecture import Architecture, LayerGroup, stack
+from kvroof.spec.architecture import Architecture, LayerGroup
 from kvroof.spec.weights import Weight
 
 
@@ -27,10 +27,12 @@ def stage_models(model: Architecture, stages: int) -> tuple[Architecture, ...]:
     The embedding and the towers are the first stage's, the last norm and the head the last one's; a tied
     head, which cannot be shared between devices, is a second copy there.
     """
-    layers = [model.layers[group].layer for group in model.order]
     parts, start = [], 0
-    for index, size in enumerate(stage_sizes(len(layers), stages)):
-        groups, order = stack(layers[start : start + size])
+    for index, size in enumerate(stage_sizes(len(model.order), stages)):
+        held = model.order[start : start + size]
+        kinds = tuple(dict.fromkeys(held))
+        groups = tuple(LayerGroup(layer=model.layers[k].layer, count=held.count(k)) for k in kinds)
+        order = tuple(kinds.index(k) for k in held)
         first, last = index == 0, index == stages - 1
         parts.append(
             replace(

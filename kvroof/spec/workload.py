@@ -67,7 +67,7 @@ class Step:
 
     def shared(self, ranks: int) -> Step:
         """Return what the fullest of `ranks` runs when each takes an even share of every group."""
-        if ranks == 1:
+        if isinstance(ranks, int) and ranks == 1:
             return self
         return Step(groups=tuple(replace(g, count=whole_blocks(g.count, ranks)) for g in self.groups))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import RenderableType
 
@@ -17,6 +17,7 @@ LIMITS = {
     "memory": "memory",
     "batch": "the batch that was given",
     "positions": "the model's positions",
+    "length": "the longest length that is looked at",
     "chunk": "prompts that have to keep up with the steps",
     "rate": "the rate",
     "prefill": "prefill",
@@ -53,7 +54,9 @@ def answer_view(answer: Answer, question: Question, rate: float | None) -> Itera
             [(PRICES[n], f"{p.value:+.4g}", p.unit) for n, p in answer.shadow_prices.items()],
         )
     if answer.others:
-        yield table("Others, best first", _COLUMNS, [_row(point) for point in answer.others])
+        heading, value = _judged(question)
+        others = [(*_row(point), value(point)) for point in answer.others]
+        yield table("Others, best first", (*_COLUMNS, heading), others)
     yield notes("Effort", _effort(answer))
     yield notes("Assumptions", answer.assumptions)
 
@@ -70,12 +73,14 @@ def _sentence(answer: Answer, question: Question, rate: float | None) -> str:
             )
         return f"{rate:g} requests/s of {what}: {best.replicas} x ({_layout(best)}) keep the limits"
     if not answer.feasible:
-        return f"no deployment of {best.model} keeps the limits; nearest is {what}"
+        cannot = "holds a request" if "memory" in answer.excess else "keeps the limits"
+        return f"no deployment of {best.model} {cannot}; nearest is {what}"
     if question.maximize == "context":
         return f"{what} holds {best.isl + best.osl:,.0f} tokens of context at batch {best.batch:,}"
     if question.maximize == "batch":
         return f"{what} keeps the limits up to batch {best.batch:,}"
-    return f"{what}, batch {best.batch:,}: {best.tokens_per_s_per_device:,.0f} tokens/s per device"
+    heading, value = _judged(question)
+    return f"{what}, batch {best.batch:,}: {value(best)} {heading}"
 
 
 def _layout(point: OperatingPoint) -> str:
@@ -105,7 +110,20 @@ def _rows(point: OperatingPoint) -> list[tuple[str, str]]:
     return rows
 
 
-_COLUMNS = ("machine", "layout", "devices", "batch", "chunk", "TTFT", "TPOT", "tokens/s per device")
+def _judged(question: Question) -> tuple[str, Callable[[OperatingPoint], str]]:
+    """Return what points are compared by, in words, and how it is written."""
+    if question.maximize == "context":
+        return "tokens of context", lambda point: f"{point.isl + point.osl:,.0f}"
+    if question.maximize == "batch" or question.objective == "throughput":
+        return "tokens/s per device", lambda point: f"{point.tokens_per_s_per_device:,.0f}"
+    if question.objective == "latency":
+        return "per request", lambda point: format_time(point.e2e_s)
+    if question.objective == "cost":
+        return "USD per million output tokens", lambda point: f"{point.cost_per_mtok:,.3g}"
+    return "J per output token", lambda point: f"{point.joules_per_token:,.3g}"
+
+
+_COLUMNS = ("machine", "layout", "devices", "batch", "chunk", "TTFT", "TPOT")
 
 
 def _row(point: OperatingPoint) -> tuple[str, ...]:
@@ -117,7 +135,6 @@ def _row(point: OperatingPoint) -> tuple[str, ...]:
         f"{point.chunk:,}" if point.chunk is not None else "-",
         format_time(point.ttft_s),
         format_time(point.tpot_s),
-        f"{point.tokens_per_s_per_device:,.0f}",
     )
 
 

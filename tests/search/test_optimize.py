@@ -5,9 +5,12 @@ import pytest
 
 from kvroof.ground.errors import BadInput
 from kvroof.memory.ledger import fit
+from kvroof.search.integers import polish, polished
 from kvroof.search.optimize import optimize
 from kvroof.search.points import served
 from kvroof.search.prices import scaled
+from kvroof.search.question import MAX_LENGTH
+from kvroof.search.relaxed_search import Search
 from kvroof.serving.goodput import limits
 
 from .problems import problem
@@ -121,6 +124,25 @@ def test_the_context_ends_where_the_memory_or_the_models_positions_do(choose, as
     assert many.best.isl + many.best.osl - 1 == longest
 
 
+def test_a_state_of_fixed_size_holds_any_context(choose, ask):
+    plans = choose("mamba-codestral-7b-v0.1", "h100-sxm", tp=1, pp=1)
+    found = optimize(plans, ask(100, 200, ttft=None, tpot=None, maximize="context"))
+    assert (found.best.isl + found.best.osl, found.binding) == (MAX_LENGTH, ("length",))
+    with pytest.raises(BadInput, match="too many"):
+        optimize(plans, ask(100, 200, ttft=None, tpot=None, maximize="context"), verify=True)
+    limited = optimize(plans, ask(100, 200, ttft=1.0, tpot=None, maximize="context", chunk="whole"))
+    assert limited.binding == ("ttft",)
+
+
+def test_requests_beyond_the_models_positions_are_answered_and_said(choose, ask):
+    plans = choose("llama-3.1-8b", "h100-sxm", tp=8, pp=1)
+    said = [
+        any("max_position_embeddings" in line for line in optimize(plans, question).assumptions)
+        for question in (ask(140_000, 100, ttft=None, tpot=None), ask(130_000, 100, ttft=None, tpot=None))
+    ]
+    assert said == [True, False]
+
+
 def test_a_batch_that_is_given_is_kept(choose, ask):
     found = optimize(choose(most_devices=4), ask(ttft=None, tpot=None, batch=12))
     assert found.best.batch == 12
@@ -209,3 +231,45 @@ def test_where_nothing_fits_the_nearest_is_shown_with_what_would_make_room(choos
     room = optimize(choose("llama-3.1-70b", "h100-sxm", tp=ways["max_devices"], pp=1), ask(tpot=None))
     assert room.best.devices == ways["max_devices"]
     assert "weights_dtype" in ways
+
+
+def test_where_no_single_change_makes_room_the_memory_that_would_is_told(choose, ask):
+    (plan,) = choose("deepseek-v3", "rtx-4090", tp=1, pp=1, dp=1)
+    found = optimize([plan], ask())
+    (way,) = found.ways_out
+    assert way.change == "memory_bytes"
+
+    def with_memory(size):
+        return replace(plan, hardware=replace(plan.hardware, visible_memory_bytes=size))
+
+    assert optimize([with_memory(way.to + 2**20)], ask(ttft=None, tpot=None)).feasible
+    assert not optimize([with_memory(way.to - 2**24)], ask(ttft=None, tpot=None)).feasible
+
+
+@pytest.mark.parametrize(("axes", "where"), [({"tp": 3}, "--tp"), ({"tp": 16}, "--max-devices")])
+def test_a_layout_that_cannot_be_says_why(choose, axes, where):
+    with pytest.raises(BadInput) as refused:
+        choose("llama-3.1-8b", **axes)
+    assert refused.value.where == where
+
+
+def test_cross_attention_is_refused(choose, ask):
+    with pytest.raises(BadInput, match="cross-attention"):
+        optimize(choose("t5-11b", tp=1, pp=1), ask())
+
+
+def test_every_whole_point_includes_the_choices_that_a_search_passes_over(choose, ask):
+    search = Search(choose(), ask())
+    every = search.choices()
+    assert len(every) > len(search.candidates)
+    assert len(every) == 2 * len({id(choice.plan) for choice in every})
+
+
+def test_rounding_together_is_rounding_one_by_one(choose, ask):
+    search = Search(choose("qwen3-30b-a3b", "h100-sxm", "h200-sxm", most_devices=4, pp=1), ask(2000, 500))
+    places = [box.at(unit) for box, unit in zip(search.boxes, search.relaxed.unit, strict=True)]
+    together = polished(search.candidates, places)
+    for candidate, place, found in zip(search.candidates, places, together, strict=True):
+        alone = polish(candidate, *place)
+        assert (found.size, found.chunk) == (alone.size, alone.chunk)
+        assert found.value == pytest.approx(alone.value, rel=1e-12)

@@ -52,6 +52,20 @@ def test_a_multiplier_is_what_a_looser_limit_gains():
     assert checked >= 8
 
 
+def test_uneven_limits_that_meet_still_keep_the_optimality_conditions():
+    rng = np.random.default_rng(0)
+    x, y = np.meshgrid(np.linspace(0, 1, SIZES), np.linspace(0, 1, CHUNKS), indexing="ij")
+    tables = np.full((40, 1 + len(LIMITS), SIZES, CHUNKS), FREE)
+    for table, (a, b) in zip(tables, rng.uniform(0.2, 0.8, (len(tables), 2)), strict=True):
+        width, rise, fall = rng.uniform(0.3, 7), rng.uniform(0.005, 0.1), rng.uniform(0.3, 3)
+        table[0] = width * (x - a)
+        table[2] = 0.8 * width * (x - a) + rise * (y - b) + rng.normal(0, 1e-3, x.shape)
+        table[3] = width * (x - a) - fall * (y - b)
+    found = solve(padded(tables), np.ones((len(tables), 2)))
+    assert found.slack.max() <= MARGIN
+    assert found.residual.max() < 1e-5
+
+
 def test_an_axis_without_extent_stays_where_it_is():
     tables, _ = problems(6)
     assert not solve(padded(tables), np.tile([1.0, 0.0], (6, 1))).unit[:, 1].any()
