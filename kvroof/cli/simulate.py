@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 import click
 
@@ -14,6 +14,7 @@ from kvroof.cli.deployed import Time, chosen_plan, deployment
 from kvroof.cli.output import plain, print_json, print_view
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName, Preemption
+from kvroof.serving.instances import Router
 from kvroof.serving.requests import Request, poisson
 from kvroof.serving.transfer import kv_link
 
@@ -32,6 +33,8 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option("--requests", type=int, help="How many: 1000, or all of a trace.")
 @click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
 @click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
+@click.option("--turns", default=1, show_default=True, help="Turns of a conversation, each with --isl more.")
+@click.option("--think", type=Time(), help="Mean time from one turn to the next, e.g. 30s.")
 @click.option("--policy", type=click.Choice(POLICIES), default="chunked", show_default=True)
 @click.option("--instances", default=1, show_default=True, help="Replicas; of the prefill pool with disagg.")
 @click.option(
@@ -39,7 +42,19 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 )
 @click.option("--decode", metavar="HW", help="Machine of the decode pool (disagg); the same if left out.")
 @click.option("--link", type=options.Rate(), help="KV link per device (disagg), e.g. 400Gb/s; the scale-out.")
+@click.option(
+    "--router",
+    type=click.Choice(get_args(Router)),
+    default="least_requests",
+    show_default=True,
+    help="Which instance takes a request; least_work goes by what is cached there.",
+)
 @click.option("--prefix-cache", is_flag=True, help="Reuse cached prefixes (a trace's hashes).")
+@click.option(
+    "--block-size",
+    type=int,
+    help="Tokens in a block; the engine's. A trace of 512-token hashes runs faster in 512.",
+)
 @click.option("--max-num-seqs", default=256, show_default=True, help="Sequences that run at once.")
 @click.option("--max-num-batched-tokens", default=8192, show_default=True, help="Tokens in one step.")
 @click.option(
@@ -62,12 +77,16 @@ def command(
     requests: int | None,
     isl: int,
     osl: int,
+    turns: int,
+    think: float | None,
     policy: str,
     instances: int,
     decode_instances: int,
     decode: str | None,
     link: float | None,
+    router: str,
     prefix_cache: bool,
+    block_size: int | None,
     max_num_seqs: int,
     max_num_batched_tokens: int,
     preemption: str,
@@ -85,6 +104,7 @@ def command(
     kvroof simulate llama-3.1-8b h100-sxm --rate 8 --requests 500
     kvroof simulate llama-3.1-70b h200-sxm --tp 4 --policy disagg --instances 2 --rate 4 --requests 200
     kvroof simulate llama-3.1-8b h100-sxm --concurrency 32 --requests 300 --ttft 1s --tpot 20ms
+    kvroof simulate llama-3.1-8b h100-sxm --rate 8 --requests 300 --turns 5 --think 9s --prefix-cache
     """
     from kvroof.serving.replay import Deployed, replay
 
@@ -92,7 +112,12 @@ def command(
     if not split and (decode is not None or link is not None or not options.left_out("decode_instances")):
         raise BadInput("one pool has no decode pool and no link", where="--policy", way_out="--policy disagg")
     plan = chosen_plan(model, hw)
-    asked = _asked(trace_file, rate, concurrency, requests, isl, osl, seed)
+    serving_block = block_size or plan.allocator.block_size
+    if turns == 1 and think is None:
+        asked = _asked(trace_file, rate, concurrency, requests, isl, osl, seed)
+    else:
+        alone = trace_file is None and concurrency is None
+        asked = _conversations(alone, rate, requests, turns, think, isl, osl, serving_block, seed)
     schedule = Policy(
         name=cast(PolicyName, "continuous" if split else policy),
         max_num_seqs=max_num_seqs,
@@ -104,6 +129,8 @@ def command(
         instances=instances,
         policy=schedule,
         prefix_cache=prefix_cache,
+        block_size=block_size,
+        router=cast(Router, router),
         utilization=utilization,
         reserve_bytes=reserve,
     )
@@ -164,6 +191,42 @@ def _asked(
         )
     return poisson(
         1.0 if rate is None else rate, requests or 1000, input_tokens=isl, output_tokens=osl, seed=seed
+    )
+
+
+def _conversations(
+    alone: bool,
+    rate: float | None,
+    requests: int | None,
+    turns: int,
+    think: float | None,
+    isl: int,
+    osl: int,
+    block_size: int,
+    seed: int,
+) -> tuple[Request, ...]:
+    """Return the turns of conversations.
+
+    Raises:
+        BadInput: No rate, no time between turns, or a trace or a closed loop beside them.
+    """
+    if requests is not None and not 1 <= requests <= MAX_REQUESTS:
+        raise BadInput(f"{requests} is not between 1 and {MAX_REQUESTS}", where="--requests")
+    if not alone or rate is None:
+        raise BadInput("turns come at a rate", where="--turns", way_out="give --rate, and no other arrivals")
+    if think is None:
+        raise BadInput("turns are some time apart", where="--think", way_out="give it, e.g. --think 30s")
+    from kvroof.serving.sessions import sessions
+
+    return sessions(
+        rate,
+        requests or 1000,
+        turns=turns,
+        think_s=think,
+        input_tokens=isl,
+        output_tokens=osl,
+        block_size=block_size,
+        seed=seed,
     )
 
 

@@ -8,6 +8,7 @@ such number exists, or the memory does not admit it, there is no steady state an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kvroof.ground.errors import BadInput
@@ -25,8 +26,9 @@ from kvroof.serving.step_times import StepTimes
 from kvroof.serving.traffic import Traffic
 
 ROUNDS = 60
-CLOSE = 1e-4
-"""Relative change of the mean batch below which prefill and decode agree."""
+CLOSE, STEEPEST = 2e-4, 0.95
+"""Relative change of the mean batch below which prefill and decode agree, and the slope of it beyond which no
+line is followed."""
 
 RARE = 1e-4
 """Share of the time below which a state of the pool is not told apart."""
@@ -92,15 +94,15 @@ def one_pool(
 
 def first_and_later(
     times: StepTimes, asked: Traffic, rate_per_s: float, policy: Policy
-) -> tuple[Distribution, Distribution] | NoSteadyState:
-    """Return only TTFT and TPOT of `one_pool`, for those who ask at many rates."""
+) -> tuple[Callable[[], Distribution], Callable[[], Distribution]] | NoSteadyState:
+    """Return what gives TTFT and TPOT of `one_pool`, for those who ask often and may need only one."""
     if policy.name == "static":
         found = static_batches(times, asked, rate_per_s, policy)
-        return found if isinstance(found, NoSteadyState) else (found.ttft_s, found.tpot_s)
+        return found if isinstance(found, NoSteadyState) else (lambda: found.ttft_s, lambda: found.tpot_s)
     settled = _settled(times, asked, rate_per_s, policy)
     if isinstance(settled, NoSteadyState):
         return settled
-    return _ttft(settled), _tpot(asked, rate_per_s, settled)
+    return lambda: _ttft(settled), lambda: _tpot(asked, rate_per_s, settled)
 
 
 def check_rate(rate_per_s: float, max_seqs: int) -> None:
@@ -124,50 +126,73 @@ def decode_times(times: StepTimes, asked: Traffic, most: int) -> Any:
 
 @record
 class _Settled:
-    """Prefill and decode in agreement, and what prefill is while nothing decodes."""
+    """Prefill and decode in agreement, and what gives prefill while nothing decodes."""
 
     decode_s: Any
     prefill: Prefilling
-    idle: Prefilling
+    idle: Callable[[], Prefilling | NoSteadyState] = static()
     pool: Occupancy
 
 
 def _settled(times: StepTimes, asked: Traffic, rate: float, policy: Policy) -> _Settled | NoSteadyState:
-    """Return the agreement, sought from below, so that the least loaded one is found."""
+    """Return the agreement, sought from below, so that the least loaded one is found.
+
+    What a number of decodes leads to is a convex function of it: the line through two of its points meets
+    the diagonal below the agreement. Where a step along it finds no steady state, a plain one is taken.
+    """
     import numpy as np
 
     work = continuous if policy.name == "continuous" else chunked
     decode_s = decode_times(times, asked, policy.max_num_seqs)
     most, sizes = len(decode_s), np.arange(1.0, len(decode_s) + 1)
-    idle = work(times, asked, rate, policy, 0.0, 0.0)
-    if isinstance(idle, NoSteadyState):
-        return idle
     seqs = min(rate * asked.decode_tokens * float(decode_s[0]), most)
     found: _Settled | NoSteadyState = NoSteadyState(what="the pool", load=1.0)
+    last: tuple[float, float] | None = None
     for _ in range(ROUNDS):
         step = float(np.interp(seqs, sizes, decode_s)) if asked.decode_tokens > 0 else 0.0
         prefill = work(times, asked, rate, policy, seqs, step)
         if isinstance(prefill, NoSteadyState):
-            return prefill
+            if last is None or seqs <= last[1]:
+                return prefill
+            seqs, last = last[1], None
+            continue
         beside = np.interp(sizes + asked.overlap * prefill.mates, sizes, decode_s)
         pool = occupancy(rate, asked.decode_tokens, beside * prefill.slowdown, asked.decode_cv2)
         if isinstance(pool, NoSteadyState):
             if seqs >= most:
                 return pool
-            found, seqs = pool, min(2 * seqs + 1, most)
+            found, seqs, last = pool, min(2 * seqs + 1, most), None
             continue
-        found = _Settled(decode_s=beside, prefill=prefill, idle=idle, pool=pool)
-        last, seqs = seqs, pool.seqs
-        if abs(seqs - last) <= CLOSE * (last + 0.01):
+        found = _Settled(
+            decode_s=beside,
+            prefill=prefill,
+            idle=lambda: work(times, asked, rate, policy, 0.0, 0.0),
+            pool=pool,
+        )
+        if abs(pool.seqs - seqs) <= CLOSE * (seqs + 0.01):
             break
+        seqs, last = _ahead(last, (seqs, pool.seqs), most), (seqs, pool.seqs)
     return found
+
+
+def _ahead(last: tuple[float, float] | None, now: tuple[float, float], most: float) -> float:
+    """Return where the line through two points meets the diagonal, or the last value where it is far off."""
+    if last is None or last[0] == now[0]:
+        return now[1]
+    slope = (now[1] - last[1]) / (now[0] - last[0])
+    if not 0 < slope < STEEPEST:
+        return now[1]
+    return min((now[1] - slope * now[0]) / (1 - slope), most)
 
 
 def _ttft(settled: _Settled) -> Distribution:
     empty = settled.pool.empty
-    parts = ((empty, settled.idle.response()),) if empty > RARE else ()
-    busy = ((1 - empty, settled.prefill.response()),) if empty < 1 - RARE else ()
-    return mixture((*parts, *busy)).plus(settled.pool.wait_s)
+    parts = [(1 - empty, settled.prefill.response())] if empty < 1 - RARE else []
+    if empty > RARE:
+        idle = settled.idle()
+        if not isinstance(idle, NoSteadyState):
+            parts.append((empty, idle.response()))
+    return mixture(parts).plus(settled.pool.wait_s)
 
 
 def _tpot(asked: Traffic, rate: float, settled: _Settled) -> Distribution:
@@ -181,7 +206,8 @@ def token_times(
 
     The batch changes as fast as requests come and go, so a request sees an average of it: with equal
     outputs 2/3 of its variance. Requests that are prefilled together come together, which multiplies it.
-    Prompts stall it, more of them the longer it is stalled. All come with the same arrivals, so requests are
+    Prompts stall it, more of them the longer it is stalled, but where they share its steps no token waits for
+    more than the longest of those. All come with the same arrivals, so requests are
     taken to be slow in all or in none.
     """
     import numpy as np
@@ -192,6 +218,7 @@ def token_times(
     mean = pool.seqs / (rate * tokens)
     step, start, deviation, each, square = mean, 0.0, pool.deviation, 0.0, 1.0
     slowdown = 1.0 if prefill is None else prefill.slowdown
+    longest = float("inf") if prefill is None else prefill.longest_gap_s
     if prefill is not None:
         step, start = mean / slowdown, prefill.start_s
         each = (mean - step) / (rate * mean)
@@ -205,7 +232,8 @@ def token_times(
         bare = lognormal(step, spread * _seen(asked, own)).quantiles(SHARES)
         behind = start / each if each > 0 else 0.0
         stalls = _counts(rate * mean * own, behind, square, slowdown) * each / own
-        parts.append((share, Distribution(bare + stalls, [*SHARES[:-1], 1.0], mean + start / own)))
+        times = np.minimum(bare + stalls, longest)
+        parts.append((share, Distribution(times, [*SHARES[:-1], 1.0], mean + start / own)))
     return mixture(parts).with_mean(mean + start / tokens)
 
 

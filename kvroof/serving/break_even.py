@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
 
 from kvroof.ground.record import record, static
-from kvroof.serving.best_pools import Question, best_one_pool, best_split
+from kvroof.serving.best_pools import OnePool, Question, best_one_pool, best_split
+from kvroof.serving.goodput import Limits, Replica
 from kvroof.serving.pool_choice import Choice, log_ratio
 from kvroof.serving.traffic import Traffic
 
@@ -40,13 +41,17 @@ class Condition:
 
 @record
 class _Knob:
-    """A condition that can be set: the values to try on one side of `now`, and the question at a value."""
+    """A condition that can be set: the values to try on one side of `now`, and the question at a value.
+
+    Where it is `one_way`, more of it only ever helps the same side: what does not flip far off never does.
+    """
 
     what: What
     now: float
     unit: str
     values: tuple[float, ...]
     at: Callable[[float], Question]
+    one_way: bool = False
 
 
 def break_even(
@@ -64,8 +69,9 @@ def break_even(
     """
     two = choice.log_ratio > 0
     found = []
+    solver = _Solver(choice)
     for knob in (k for k in _knobs(question, ask) if k.what in whats):
-        flip = _flip(knob, choice, two)
+        flip = _flip(knob, solver, two)
         if flip is not None:
             found.append(
                 Condition(
@@ -106,6 +112,7 @@ def _knobs(question: Question, ask: Ask) -> list[_Knob]:
             link.bytes_per_s,
             "B/s",
             lambda rate: replace(question, link=replace(link, bytes_per_s=rate)),
+            one_way=True,
         ),
     ]
     if kept.ttft_s is not None:
@@ -133,20 +140,29 @@ def _knobs(question: Question, ask: Ask) -> list[_Knob]:
 
 
 def _both_sides(
-    what: What, now: float, unit: str, at: Callable[[float], Question], least: float = 0.0
+    what: What,
+    now: float,
+    unit: str,
+    at: Callable[[float], Question],
+    least: float = 0.0,
+    one_way: bool = False,
 ) -> list[_Knob]:
     sides: tuple[Sequence[float], ...] = (
         [now * f for f in FACTORS],
         [now / f for f in FACTORS if now / f >= least],
     )
-    return [_Knob(what=what, now=now, unit=unit, values=tuple(side), at=at) for side in sides]
+    return [
+        _Knob(what=what, now=now, unit=unit, values=tuple(side), at=at, one_way=one_way) for side in sides
+    ]
 
 
-def _flip(knob: _Knob, choice: Choice, two: bool) -> float | None:
+def _flip(knob: _Knob, solver: _Solver, two: bool) -> float | None:
     """Return the value nearest to now at which the other way is better, None where none is."""
+    if knob.one_way and solver.better(knob.at(knob.values[-1])) is not (not two):
+        return None
     last = knob.now
     for value in knob.values:
-        if _better(knob.at(value), choice) is (not two):
+        if solver.better(knob.at(value)) is (not two):
             break
         last = value
     else:
@@ -154,21 +170,31 @@ def _flip(knob: _Knob, choice: Choice, two: bool) -> float | None:
     flipped = value
     for _ in range(BISECTIONS):
         middle = (last + flipped) / 2 if knob.what == "prefix_hit" else math.sqrt(last * flipped)
-        if _better(knob.at(middle), choice) is (not two):
+        if solver.better(knob.at(middle)) is (not two):
             flipped = middle
         else:
             last = middle
     return flipped
 
 
-def _better(question: Question, choice: Choice) -> bool | None:
-    """Return whether two pools are better than one, None where neither keeps the limits."""
-    one, two = choice.aggregated, choice.disaggregated
-    near = replace(
-        question,
-        aggregated=tuple(r for r in question.aggregated if one is None or r.name == one.server.name),
-        prefill=tuple(r for r in question.prefill if two is None or r.name == two.pools.prefill.name),
-        decode=tuple(r for r in question.decode if two is None or r.name == two.pools.decode.name),
-    )
-    ratio = log_ratio(best_one_pool(near, one), best_split(near))
-    return None if ratio == 0 else ratio > 0
+class _Solver:
+    """Solves changed questions with the replicas of an answer; one pool only where it is another question."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._one, self._two = choice.aggregated, choice.disaggregated
+        self._known: dict[tuple[tuple[Replica, ...], Traffic, Limits], OnePool | None] = {}
+
+    def better(self, question: Question) -> bool | None:
+        """Return whether two pools are better than one, None where neither keeps the limits."""
+        one, two = self._one, self._two
+        near = replace(
+            question,
+            aggregated=tuple(r for r in question.aggregated if one is None or r.name == one.server.name),
+            prefill=tuple(r for r in question.prefill if two is None or r.name == two.pools.prefill.name),
+            decode=tuple(r for r in question.decode if two is None or r.name == two.pools.decode.name),
+        )
+        key = near.aggregated, near.asked, near.limits
+        if key not in self._known:
+            self._known[key] = best_one_pool(near, one)
+        ratio = log_ratio(self._known[key], best_split(near))
+        return None if ratio == 0 else ratio > 0

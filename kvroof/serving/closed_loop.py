@@ -14,9 +14,10 @@ then stalls them for T_mixed - T_dec instead of T_pf.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import maximum, minimum
 from kvroof.ground.record import record, static
 from kvroof.serving.step_times import StepTimes
 
@@ -75,6 +76,8 @@ def closed_loop(
 ) -> ClosedLoop:
     """Return mean TTFT and TPOT with `concurrency` requests always in the system.
 
+    Numbers and NumPy arrays alike.
+
     TTFT is, over `waves` requests per slot of which the first comes as a burst,
 
         1.35 T_pf + (b + g) / (2 waves) T_pf + max(1, receive_interval / 2) TPOT + 25 ms
@@ -102,10 +105,10 @@ def closed_loop(
     seqs = concurrency if max_seqs is None else min(concurrency, max_seqs)
     own = times.prefill_s(isl - cached, cached)
     decode = times.decode_s(seqs, isl + osl / 2)
-    group = min(seqs, max(1.0, step_tokens / (isl - cached)))
+    group = minimum(seqs, maximum(1.0, step_tokens / (isl - cached)))
     stall = own
     if mixes:
-        stall = max(times.mixed_s(isl - cached, cached, 1, seqs, isl + osl / 2) - decode, 0.0)
+        stall = maximum(times.mixed_s(isl - cached, cached, 1, seqs, isl + osl / 2) - decode, 0.0)
     if phasing == "burst":
         tpot = decode + (seqs - group) / 2 / osl * stall
         ttft = (seqs + group) / 2 * own
@@ -121,21 +124,26 @@ def closed_loop(
         seqs=seqs,
         isl=isl,
         osl=osl,
-        ttft_s=float(ttft + waits),
-        tpot_s=float(tpot),
-        e2e_s=float(served + waits),
-        decode_s=float(decode),
-        prefill_s=float(own),
-        requests_per_s=float(concurrency / (served + waits)),
-        tokens_per_s=float(concurrency * osl / (served + waits)),
+        ttft_s=ttft + waits,
+        tpot_s=tpot,
+        e2e_s=served + waits,
+        decode_s=decode,
+        prefill_s=own,
+        requests_per_s=concurrency / (served + waits),
+        tokens_per_s=concurrency * osl / (served + waits),
     )
 
 
 def _check(isl: float, osl: float, concurrency: int, cached: float, max_seqs: int | None) -> None:
     for option, value in (("--isl", isl), ("--osl", osl), ("--concurrency", concurrency)):
-        if not value >= 1:
-            raise BadInput(f"{value} is not at least 1", where=option)
-    if not 0 <= cached < isl:
-        raise BadInput(f"{cached} cached tokens leave none of {isl} to run", where="--cached-prefix")
+        if not _least(value) >= 1:
+            raise BadInput(f"{_least(value)} is not at least 1", where=option)
+    if not 0 <= cached < _least(isl):
+        raise BadInput(f"{cached} cached tokens leave none of {_least(isl)} to run", where="--cached-prefix")
     if max_seqs is not None and max_seqs < 1:
         raise BadInput("no sequence fits the memory", where="--max-seqs", way_out="see kvroof fit")
+
+
+def _least(value: float) -> float:
+    """Return a number, or the smallest of an array of them."""
+    return value if isinstance(value, (int, float)) else float(cast(Any, value).min())

@@ -18,9 +18,9 @@ from kvroof.ground.record import record
 from kvroof.serving.distribution import Distribution, pieces
 from kvroof.serving.queueing import NoSteadyState
 
-MAX_STATES = 512
+MAX_STATES = 1024
 """Waiting requests beyond which a queue is called endless."""
-LOST = 1e-7
+LOST = 1e-6
 """Probability in the last state above which more states are taken."""
 _HERMITE_Z = (-2.856970, -1.355626, 0.0, 1.355626, 2.856970)
 _HERMITE_WEIGHTS = (0.011257, 0.222076, 0.533333, 0.222076, 0.011257)
@@ -43,7 +43,7 @@ class Gated:
 
     rate_per_s: float
     batch_s: Any
-    variance_s2: float
+    varies_s2: Any
     other_s: float
     shares: Any
     taken: Any
@@ -89,7 +89,7 @@ class Gated:
 
     def _lengths(self, state: int) -> list[tuple[float, float]]:
         """Return lengths of a step as a request sees them that arrives in it, with their shares."""
-        step, variance = float(self.length_s[state]), float(self.taken[state]) * self.variance_s2
+        step, variance = float(self.length_s[state]), float(self.varies_s2[self.taken[state]])
         if variance <= 0:
             return [(step, 1.0)]
         spread = math.log1p(variance / step**2)
@@ -146,7 +146,12 @@ def _fellows(mean: float) -> tuple[Any, Any, Any, Any, Any]:
 
 
 def gated(
-    rate_per_s: float, batch_s: Sequence[float] | Any, *, variance_s2: float = 0.0, other_s: float = 0.0
+    rate_per_s: float,
+    batch_s: Sequence[float] | Any,
+    *,
+    variance_s2: float = 0.0,
+    batch_variance_s2: Any = None,
+    other_s: float = 0.0,
 ) -> Gated | NoSteadyState:
     """Return the steady state of a gated server.
 
@@ -154,11 +159,14 @@ def gated(
         rate_per_s: Arrivals per second.
         batch_s: Mean seconds to serve 1, 2, ... requests together; the server takes at most that many.
         variance_s2: What each request adds to the variance of its batch's time.
+        batch_variance_s2: The variance of the time of 1, 2, ... requests, where it is not a sum over them.
         other_s: Seconds of a step of other work; 0 idles.
     """
     import numpy as np
 
     times, most = np.asarray(batch_s, float), len(batch_s)
+    varies = variance_s2 * np.arange(1, most + 1) if batch_variance_s2 is None else batch_variance_s2
+    varies = np.concatenate([[0.0], varies])
     load = rate_per_s * float(times[-1]) / most
     if load >= 1:
         return NoSteadyState(what="prefill", load=load)
@@ -167,7 +175,7 @@ def gated(
     while states <= MAX_STATES:
         taken = np.minimum(np.arange(states), most)
         length = np.where(taken > 0, times[np.maximum(taken, 1) - 1], other_s)
-        moves = _moves(rate_per_s, length, taken, taken * variance_s2)
+        moves = _moves(rate_per_s, length, taken, varies[taken])
         shares = _stationary(moves)
         if shares[-1] < LOST:
             break
@@ -177,14 +185,14 @@ def gated(
     spent = np.where(taken > 0, length, other_s if other_s > 0 else 1 / rate_per_s)
     cycle, batches = float(shares @ spent), float(shares[1:].sum())
     joined = np.where(
-        (taken > 0) | (other_s > 0), rate_per_s * (length**2 + taken * variance_s2) / 2, 0.0
+        (taken > 0) | (other_s > 0), rate_per_s * (length**2 + varies[taken]) / 2, 0.0
     )  # request-seconds that those who arrive in a step wait until it ends
     present = float(shares @ (np.arange(states) * length + joined)) / cycle
     until, mates = _runs(moves, length, taken, shares) if other_s > 0 else (0.0, 0.0)
     return Gated(
         rate_per_s=rate_per_s,
         batch_s=times,
-        variance_s2=variance_s2,
+        varies_s2=varies,
         other_s=other_s,
         shares=shares,
         taken=taken,

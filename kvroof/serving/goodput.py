@@ -182,7 +182,10 @@ def one_pool_rate(
 
     def kept(rate: float) -> bool:
         found = first_and_later(server.times, asked, rate, own)
-        return not isinstance(found, NoSteadyState) and asked_limits.kept_by(*found)
+        if isinstance(found, NoSteadyState):
+            return False
+        first, later = found
+        return asked_limits.later_kept(later()) and asked_limits.first_kept(first())
 
     if least == 0:
         return highest_rate(kept, guess or start_rate(server, asked))

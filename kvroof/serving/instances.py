@@ -146,7 +146,7 @@ class Wire:
 
 
 def prompt_keys(request: Request, block_size: int) -> tuple[Hashable, ...]:
-    """Return a name for each full block of the prompt, none where its content is not known.
+    """Return a name for each block that the prompt, or the output it names, fills; none where none is known.
 
     Raises:
         BadInput: Blocks that are not whole parts of the hashed ones.
@@ -160,7 +160,7 @@ def prompt_keys(request: Request, block_size: int) -> tuple[Hashable, ...]:
             where="--block-size",
             way_out=f"take {size}, or a number that divides it",
         )
-    full, parts = request.input_tokens // block_size, size // block_size
+    full, parts = request.named_tokens // block_size, size // block_size
     if parts == 1:
         return hashes[:full]
     return tuple((hashes[i // parts], i % parts) for i in range(full))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kvroof.schedule.policies import Policy
-from kvroof.serving.gated import gated
-from kvroof.serving.prefilling import MAX_TOGETHER, Prefilling, as_service, mates
+from kvroof.serving.backlog import Backlog, backlog
+from kvroof.serving.prefilling import Prefilling, as_service, mates
 from kvroof.serving.queueing import NoSteadyState, Service, mean_wait_s, service
 from kvroof.serving.step_times import StepTimes
 from kvroof.serving.traffic import Traffic
@@ -16,90 +17,60 @@ def chunked(
     times: StepTimes, asked: Traffic, rate_per_s: float, policy: Policy, seqs: float, decode_s: float
 ) -> Prefilling | NoSteadyState:
     """Return the prefill side beside `seqs` decodes, a bare step of which takes `decode_s`."""
+    import numpy as np
+
     budget = policy.max_num_batched_tokens - seqs
     if budget < 1:
         return NoSteadyState(what="the token budget", load=seqs / policy.max_num_batched_tokens)
-    together = int(min(budget // asked.run_tokens, policy.max_num_seqs, MAX_TOGETHER))
-    if together >= 2:
-        return _whole(times, asked, rate_per_s, together, seqs, decode_s)
-    return _in_chunks(times, asked, rate_per_s, budget, seqs, decode_s)
-
-
-def _in_chunks(
-    times: StepTimes, asked: Traffic, rate: float, budget: float, seqs: float, decode_s: float
-) -> Prefilling | NoSteadyState:
-    """Return prompts that each take a step or more; under load the last chunk shares its step with the next.
-
-    A chunk reads the cache of those before it: full ones are priced at the middle of the prompt. Alone, a
-    prompt takes its whole steps; packed, it takes its share of full ones. The pool is in between, by how
-    often a prompt finds another before it; how often it has one behind it that fills its own last step is
-    about the square of that.
-    """
-    import numpy as np
-
-    tokens, context = np.array(asked.prompts.values), asked.context
-    cached = np.broadcast_to(asked.cached_of(tokens), tokens.shape)
-    whole = np.ceil(tokens / budget) - 1
-    middle = cached + whole * budget / 2
-    full_s = times.mixed_s(budget, middle, 1, seqs, context)
-    last_s = times.mixed_s(tokens - whole * budget, cached + whole * budget, 1, seqs, context)
-    alone_s, share = whole * full_s + last_s, tokens / budget
-    packed = min(1.0, rate * as_service(alone_s, asked).mean_s)
-    steps = whole + 1 + packed * (share - whole - 1)
-    spent = alone_s + packed * (np.minimum(share * full_s, alone_s) - alone_s)
-    work = as_service(spent, asked)
-    wait = mean_wait_s(rate, work)
-    if isinstance(wait, NoSteadyState):
-        return NoSteadyState(what="prefill", load=wait.load)
-    shares, busy = np.array(asked.prompts.shares), rate * work.mean_s
-    mixed_per_s = rate * float(shares @ steps)
+    lengths = step_lengths(times, asked, seqs, decode_s)
+    queue = backlog(rate_per_s, asked.prompts, lengths, budget)
+    if isinstance(queue, NoSteadyState):
+        return queue
+    if queue is None:
+        return _many_chunks(asked, rate_per_s, budget, float(lengths(np.array([0.0, budget]))[1]), decode_s)
+    tokens = np.array(asked.prompts.values)
     return _beside(
         asked,
-        rate,
+        rate_per_s,
         decode_s,
-        work=work,
-        own=as_service(alone_s + packed**2 * ((whole + 1) * full_s - alone_s), asked),
-        busy=busy,
-        mixed_per_s=mixed_per_s,
-        others_per_s=(1 - busy) / decode_s if decode_s > 0 else 0.0,
-        behind=rate * (wait + decode_s / 2 + work.mean_s),
-        with_it=mates(rate, work, decode_s),
-        stall_square_s2=float(shares @ np.maximum(spent - steps * decode_s, 0) ** 2),
-        mixed_s=service([float(t) for t in spent / steps], [float(s) for s in shares * steps]),
+        busy=queue.serving,
+        mixed_per_s=queue.mixed_per_s,
+        others_per_s=queue.others_per_s,
+        behind=queue.behind,
+        work=as_service(tokens * (float(queue.length_s[-1]) / budget), asked),
+        own=None,
+        mixed_s=service([float(t) for t in queue.length_s[1:]], [float(s) for s in queue.taken_shares]),
+        queue=queue,
     )
 
 
-def _whole(
-    times: StepTimes, asked: Traffic, rate: float, together: int, seqs: float, decode_s: float
+def _many_chunks(
+    asked: Traffic, rate: float, budget: float, full_s: float, decode_s: float
 ) -> Prefilling | NoSteadyState:
-    """Return prefill where several whole prompts fit one mixed step."""
+    """Return prompts of so many chunks, alone or together, that all steps with prompt tokens are full ones.
+
+    They are served one after another, and the last step of each is half somebody else's.
+    """
     import numpy as np
 
-    tokens, mean, context = np.array(asked.prompts.values), asked.run_tokens, asked.context
-    work = as_service(times.mixed_s(tokens, asked.cached_of(tokens), 1, seqs, context), asked)
-    count = np.arange(1.0, together + 1)
-    curve = np.broadcast_to(times.mixed_s(mean, asked.cached_of(mean), count, seqs, context), together)
-    batches = curve * (work.mean_s / curve[0])
-    variance = max(work.square_s2 - work.mean_s**2, 0.0)
-    queue = gated(rate, batches, variance_s2=variance, other_s=decode_s)
-    if isinstance(queue, NoSteadyState):
-        return queue
-    sizes = np.bincount(queue.taken, queue.shares, together + 1)[1:]
-    added = max((queue.serving - queue.batches_per_s * decode_s) / rate, 0.0)
+    tokens = np.array(asked.prompts.values)
+    work = as_service(tokens * (full_s / budget), asked)
+    wait = mean_wait_s(rate, work)
+    if isinstance(wait, NoSteadyState):
+        return NoSteadyState(what="prefill", load=wait.load)
+    busy = rate * work.mean_s
     return _beside(
         asked,
         rate,
         decode_s,
+        busy=busy,
+        mixed_per_s=busy / full_s,
+        others_per_s=(1 - busy) / decode_s if decode_s > 0 else 0.0,
+        behind=rate * (wait + decode_s / 2 + work.mean_s),
         work=work,
-        own=work,
-        busy=queue.serving,
-        mixed_per_s=queue.batches_per_s,
-        others_per_s=queue.others_per_s,
-        behind=rate * queue.mean_response_s,
-        with_it=queue.mates,
-        stall_square_s2=added**2 + variance,
-        mixed_s=service([float(t) for t in batches], [float(s) for s in sizes]),
-        queue=queue,
+        own=as_service((tokens / budget + 0.5) * full_s, asked),
+        mixed_s=service(full_s),
+        queue=None,
     )
 
 
@@ -108,39 +79,65 @@ def _beside(
     rate: float,
     decode_s: float,
     *,
-    work: Service,
-    own: Service,
     busy: float,
     mixed_per_s: float,
     others_per_s: float,
     behind: float,
-    with_it: float,
-    stall_square_s2: float,
+    work: Service,
+    own: Service | None,
     mixed_s: Service,
-    queue: Any = None,
+    queue: Backlog | None,
 ) -> Prefilling:
     """Return what steps of both kinds make of the decodes: each of either kind gives all of them a token.
 
-    A request that begins to decode has `behind` prompts after it, of which the mean step sees only a part:
-    mixed steps are a larger share of the time than of the steps.
+    Counted in decode steps, prompts come in bursts: while those are run that came during a step, more come.
+    A prompt is as long in this as what it adds to the decode steps that it shares. A request that begins to
+    decode has `behind` prompts after it, of which the mean step sees only a part: mixed steps are a larger
+    share of the time than of the steps.
     """
-    in_mixed = mixed_per_s / (mixed_per_s + others_per_s)
-    slowdown = 1.0 if decode_s == 0 else 1 / ((mixed_per_s + others_per_s) * decode_s)
+    import numpy as np
+
+    tokens = np.array(asked.prompts.values)
+    step_s = 1 / (mixed_per_s + others_per_s)
     added = max(busy - mixed_per_s * decode_s, 0.0) / rate
-    unseen = behind * (1 - min(in_mixed / busy, 1.0))
+    slowdown = 1.0 if decode_s == 0 else step_s / decode_s
+    adds = as_service(np.maximum(tokens * (added / asked.run_tokens), 1e-12), asked)
+    unseen = behind * (1 - min(mixed_per_s * step_s / busy, 1.0))
     more = unseen * mixed_per_s / rate / max(asked.decode_tokens, 1.0)
     return Prefilling(
         slowdown=slowdown,
         start_s=unseen * added * slowdown,
-        mates=with_it,
+        mates=mates(rate, adds, decode_s),
         busy=busy,
-        stall_square_s2=stall_square_s2,
+        stall_square_s2=adds.square_s2,
         rate_per_s=rate,
         arrival_cv2=asked.arrival_cv2,
         other_s=decode_s,
         work=work,
-        own=own,
+        own=own or work,
         queue=queue,
-        mixed=min(in_mixed + more, 1.0),
+        mixed=min(mixed_per_s * step_s + more, 1.0),
         mixed_s=mixed_s,
     )
+
+
+def step_lengths(times: StepTimes, asked: Traffic, seqs: float, decode_s: float) -> Callable[[Any], Any]:
+    """Return the seconds of a step by the prompt tokens it takes beside `seqs` decodes; `decode_s` for none.
+
+    The tokens are those of as many mean prompts as they make. What stands before them is such that the pairs
+    of a query and a key are, per token, those of whole prompts.
+    """
+    import numpy as np
+
+    values, shares = np.array(asked.prompts.values), np.array(asked.prompts.shares)
+    pairs = float(shares @ (values * (values / 2 + asked.cached_of(values)))) / asked.run_tokens
+
+    def seconds(taken: Any) -> Any:
+        run = taken[1:]
+        prompts = np.ceil(run / asked.run_tokens)
+        each = run / prompts
+        before = np.maximum(pairs - each / 2, 0.0)
+        found = times.mixed_s(each, before, prompts, seqs, asked.context)
+        return np.concatenate([[decode_s], np.broadcast_to(found, run.shape)])
+
+    return seconds

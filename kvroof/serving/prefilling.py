@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvroof.ground.record import record
+from kvroof.serving.backlog import Backlog
 from kvroof.serving.distribution import EXPONENTIAL, Distribution, mixture, pieces
 from kvroof.serving.gated import Gated, gated
 from kvroof.serving.queueing import NoSteadyState, Service, burstiness, service, waiting
@@ -41,19 +42,26 @@ class Prefilling:
     other_s: float
     work: Service
     own: Service
-    queue: Gated | None
+    queue: Gated | Backlog | None
     mixed: float = 0.0
     mixed_s: Service | None = None
 
     @property
     def own_s(self) -> float:
-        """Mean time of a request's own prefill, with those who share its step."""
+        """Mean time of a request's own prefill, with those who share its steps."""
         if self.queue is None:
             return self.own.mean_s
+        if isinstance(self.queue, Backlog):
+            return self.queue.responses().mean - self.queue.wait_s
         import numpy as np
 
         sizes = np.arange(1, len(self.queue.batch_s) + 1)
         return float(np.interp(self.queue.mean_batch, sizes, self.queue.batch_s))
+
+    @property
+    def longest_gap_s(self) -> float:
+        """The longest gap between tokens where prompts share the decodes' steps, else infinite."""
+        return float("inf") if self.mixed_s is None else max(self.mixed_s.times_s)
 
     def response(self) -> Distribution:
         """Return the time from arrival until the end of the own prefill.
@@ -67,8 +75,10 @@ class Prefilling:
             return wait.plus(pieces(0.0, self.other_s, 1.0)).plus(self.own.distribution())
         found = self.queue.responses()
         if self.arrival_cv2 != 1:
-            factor = burstiness(self.arrival_cv2, self.work.cv2)
-            found = found.shifted(-self.own_s).stretched(factor).shifted(self.own_s)
+            factor, own_s = burstiness(self.arrival_cv2, self.work.cv2), self.own_s
+            found = found.shifted(-own_s).stretched(factor).shifted(own_s)
+        if isinstance(self.queue, Backlog):
+            return found
         return found.plus(self.own.distribution().shifted(-self.own.mean_s))
 
     def gaps(self, seen: Any, decode_s: Any, tokens: float) -> Distribution:
@@ -86,7 +96,7 @@ class Prefilling:
         if self.other_s == 0:
             return bare
         queue = self.queue or gated(self.rate_per_s, [self.work.mean_s], other_s=self.other_s)
-        assert not isinstance(queue, NoSteadyState)
+        assert isinstance(queue, Gated)
         times_s, shares = queue.runs()
         later = bare
         if len(shares) > 1:

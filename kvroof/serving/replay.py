@@ -16,15 +16,21 @@ from kvroof.serving.step_table import StepTable
 from kvroof.serving.step_times import PlanTimes
 from kvroof.serving.transfer import KVLink, layers_sent, scale_out_link, transferred_bytes
 
+MAX_BLOCK = 2**20
+
 
 @record
 class Deployed:
-    """`instances` of a plan behind one router, each with a schedule of its own."""
+    """`instances` of a plan behind one router, each with a schedule of its own.
+
+    `block_size` is that of the plan's allocator where None.
+    """
 
     plan: Plan
     instances: int = 1
     policy: Policy = Policy()
     prefix_cache: bool = static(default=False)
+    block_size: int | None = None
     router: Router = static(default="least_requests")
     utilization: float = 0.9
     reserve_bytes: int = 0
@@ -98,7 +104,10 @@ def pool_of(serving: Deployed, requests: Sequence[Request]) -> Pool:
         allocator=plan.allocator,
         layout=plan.layout,
     )
-    blocks = ledger.kv_capacity_tokens // plan.allocator.block_size
+    size = serving.block_size or plan.allocator.block_size
+    if not 1 <= size <= MAX_BLOCK:
+        raise BadInput(f"{size} is not between 1 and {MAX_BLOCK}", where="--block-size")
+    blocks = ledger.kv_capacity_tokens // size
     if not blocks:
         raise BadInput(
             f"{plan.model.name} leaves no room for a cache on {plan.layout.devices} x {plan.hardware.name}",
@@ -114,7 +123,7 @@ def pool_of(serving: Deployed, requests: Sequence[Request]) -> Pool:
     return Pool(
         step_s=table,
         num_blocks=blocks,
-        block_size=plan.allocator.block_size,
+        block_size=size,
         instances=serving.instances,
         policy=serving.policy,
         prefix_cache=serving.prefix_cache,

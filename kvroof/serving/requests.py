@@ -15,7 +15,8 @@ class Request:
 
     `block_hashes` names the prompt's blocks of `hash_block_size` tokens, the last one perhaps partial, as
     traces give them: two requests share exactly the blocks of their longest common run of leading names.
-    None means that nothing is known of its content, so that nothing is shared.
+    None means that nothing is known of its content, so that nothing is shared. Where the names go on over the
+    output (`names_output`), later prompts that hold it share its blocks too.
     """
 
     arrival_s: float
@@ -23,6 +24,12 @@ class Request:
     output_tokens: int
     block_hashes: tuple[int, ...] | None = static(default=None)
     hash_block_size: int = 512
+    names_output: bool = static(default=False)
+
+    @property
+    def named_tokens(self) -> int:
+        """Tokens whose blocks are named once they are full: the last output token is never run."""
+        return self.input_tokens + (self.output_tokens - 1 if self.names_output else 0)
 
 
 def poisson(
@@ -74,9 +81,9 @@ def check_requests(requests: Sequence[Request]) -> None:
                 where=where,
                 way_out="both are at least 1",
             )
-        if r.block_hashes is not None and len(r.block_hashes) < r.input_tokens // r.hash_block_size:
+        if r.block_hashes is not None and len(r.block_hashes) < r.named_tokens // r.hash_block_size:
             raise BadInput(
-                f"{len(r.block_hashes)} hashes for {r.input_tokens} tokens",
+                f"{len(r.block_hashes)} hashes for {r.named_tokens} tokens",
                 where=where,
                 key="block_hashes",
                 way_out=f"give one for each block of {r.hash_block_size} tokens",

@@ -18,9 +18,9 @@ from kvroof.schedule.policies import Policy
 from kvroof.serving.batching import one_pool
 from kvroof.serving.closed_loop import FRONT_END_S, closed_loop
 from kvroof.serving.disaggregation import TwoPools, split
-from kvroof.serving.goodput import replica
+from kvroof.serving.goodput import Replica, replica
 from kvroof.serving.lengths import fixed
-from kvroof.serving.step_times import PlanTimes
+from kvroof.serving.step_times import AffineTimes, PlanTimes
 from kvroof.serving.traffic import traffic
 from kvroof.serving.transfer import KVLink, kv_link, transferred_bytes
 from kvroof.spec.hardware import Link
@@ -307,3 +307,29 @@ def test_a_prefill_in_every_step_makes_the_median_gap_a_mixed_one():
     assert apart.p50 == pytest.approx(0.0321, rel=0.45)
     assert apart.mean == pytest.approx(0.1394, rel=0.30)
     assert mixed.p50 == pytest.approx(0.2749, rel=0.85)
+
+
+def test_scaling_book_three_prefill_servers_feed_one_that_decodes():
+    """910 ms a prompt of 8,192, 19 ms a step of 32 sequences, 512 tokens out: a ratio of 3 to 1.
+
+    Both pools are then loaded alike. Source: "How to Scale Your Model", Applied inference (JAX scaling book).
+    """
+    steps = AffineTimes(prefill_start_s=0.910, decode_start_s=0.019, token_s=0.0)
+    server = Replica(
+        name="v5e",
+        hardware="tpu-v5e",
+        times=steps,
+        devices=16,
+        max_seqs=32,
+        kv_bytes=lambda tokens: tokens,
+    )
+    pools = TwoPools(
+        prefill=server,
+        prefill_instances=3,
+        decode=server,
+        decode_instances=1,
+        link=kv_link("ICI", 1e12),
+    )
+    found = split(pools, traffic(fixed(8192), fixed(513)), 2.0)
+    assert found.loads["prefill"] / found.loads["decode"] == pytest.approx(1, rel=0.01)
+    assert found.loads["prefill"] == pytest.approx(2.0 * 0.910 / 3)

@@ -1,6 +1,4 @@
-"""One pool at a rate: identities of its parts, limits that are exact, and the event simulator."""
-
-import random
+"""One pool at a rate: identities of its parts, and limits that are exact."""
 
 import pytest
 from hypothesis import given, settings
@@ -9,11 +7,8 @@ from hypothesis import strategies as st
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy
 from kvroof.serving.batching import one_pool
-from kvroof.serving.instances import Pool
-from kvroof.serving.lengths import empirical, fixed, from_percentiles
+from kvroof.serving.lengths import fixed
 from kvroof.serving.queueing import NoSteadyState
-from kvroof.serving.requests import poisson
-from kvroof.serving.simulator import simulate
 from kvroof.serving.step_times import AffineTimes
 from kvroof.serving.traffic import traffic
 
@@ -23,28 +18,6 @@ CHUNKED = Policy(name="chunked", max_num_seqs=512, max_num_batched_tokens=2048)
 ONE_BY_ONE = Policy(name="continuous", max_num_seqs=512, max_num_batched_tokens=1)
 few = settings(max_examples=15, deadline=None)
 policies = st.sampled_from((CONTINUOUS, CHUNKED, Policy(name="static", max_num_seqs=32)))
-
-
-def seconds_of(batch):
-    """Seconds of a simulated step, the same form as `TIMES`."""
-    prompts = sum(tokens for tokens, _ in batch.prefills)
-    first = TIMES.prefill_start_s + prompts * TIMES.token_s if prompts else 0.0
-    later = TIMES.decode_start_s + batch.decodes * TIMES.seq_s + batch.decode_kv * TIMES.cached_s
-    if not batch.decodes:
-        return first
-    return first + later - (min(TIMES.prefill_start_s, TIMES.decode_start_s) if prompts else 0.0)
-
-
-def simulated(asked_isl, asked_osl, policy, rate, requests, seed):
-    """Return a simulation's summary and the traffic that it drew."""
-    source = random.Random(7)
-    drawn = [
-        [max(1, round(n)) for n in source.choices(lengths.values, lengths.shares, k=requests)]
-        for lengths in (asked_isl, asked_osl)
-    ]
-    made = poisson(rate, requests, input_tokens=drawn[0], output_tokens=drawn[1], seed=seed)
-    run = simulate(made, Pool(step_s=seconds_of, num_blocks=10**7, policy=policy))
-    return run.summary(), traffic(empirical(drawn[0]), empirical(drawn[1]))
 
 
 @few
@@ -139,28 +112,6 @@ def test_long_prompts_long_outputs_and_many_requests_press_on_different_times():
     assert long_out.ttft_s.mean < 1.2 * plain.ttft_s.mean
     assert many.queue_s > plain.queue_s
     assert many.tokens_per_s == pytest.approx(5 * plain.tokens_per_s)
-
-
-@pytest.mark.parametrize(
-    ("isl", "osl", "policy", "rates"),
-    [
-        (fixed(1000), fixed(200), CONTINUOUS, (2.0, 7.5)),
-        (fixed(1000), fixed(200), CHUNKED, (7.5,)),
-        (fixed(6000), fixed(150), CHUNKED, (1.5,)),
-        (from_percentiles(1020, 2734), from_percentiles(129, 424), CONTINUOUS, (5.5,)),
-        (fixed(1000), fixed(50), Policy(name="static", max_num_seqs=32), (6.0,)),
-    ],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_closed_forms_agree_with_the_event_simulator(isl, osl, policy, rates):
-    """Means within 10 %, the 99th percentile of TTFT within 25 %, of 700 arrivals."""
-    for rate in rates:
-        seen, asked = simulated(isl, osl, policy, rate, 700, seed=1)
-        found = one_pool(TIMES, asked, rate, policy)
-        assert found.ttft_s.mean == pytest.approx(seen.ttft_s.mean, rel=0.10)
-        assert found.tpot_s.mean == pytest.approx(seen.tpot_s.mean, rel=0.10)
-        assert found.ttft_s.p99 == pytest.approx(seen.ttft_s.p99, rel=0.25)
-        assert found.itl_s.mean == pytest.approx(seen.itl_s.mean, rel=0.10)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])

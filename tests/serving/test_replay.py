@@ -25,6 +25,14 @@ def test_the_pool_has_the_blocks_that_the_ledger_leaves():
     assert pool_of(Deployed(plan=PLAN), requests()).num_blocks == ledger.kv_capacity_tokens // 16
 
 
+def test_larger_blocks_hold_the_same_memory():
+    small, large = (pool_of(Deployed(plan=PLAN, block_size=size), requests()) for size in (None, 512))
+    assert (small.block_size, large.block_size) == (16, 512)
+    assert large.num_blocks == small.num_blocks * 16 // 512
+    with pytest.raises(BadInput):
+        pool_of(Deployed(plan=PLAN, block_size=-1), requests())
+
+
 def test_a_lone_request_takes_its_prefill_and_its_decodes():
     (served,) = replay(requests(1), Deployed(plan=PLAN)).served
     assert served.ttft_s == pytest.approx(PLAN.seconds(prefill(1, 512)), rel=0.01)
