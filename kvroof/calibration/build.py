@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 import kvroof
 from kvroof.calibration.fit import POINTS, Fitted, fit_family
-from kvroof.calibration.points import thinned
+from kvroof.calibration.points import Points, thinned
+from kvroof.calibration.priors import Prior
 from kvroof.calibration.profile import Calibration, Host, KernelTable, WireTable
 from kvroof.calibration.sources import Source
 from kvroof.calibration.wires import FittedWire, Messages, fit_wire
 from kvroof.ground.errors import BadInput
+from kvroof.ground.record import record, static
 from kvroof.spec.hardware import Hardware
 
 MOST = 4000
@@ -38,6 +40,28 @@ LENDERS = ("tensorrt-llm", "sglang", "vllm")
 in prefill, as vLLM's is, and SGLang's on Hopper is not."""
 
 
+@record
+class Fitting:
+    """How families are fitted: to a `share` of their points, or else to `count` of them; the rest judge.
+
+    `prior` gives what is believed of a family; None takes the accelerators'. A family that is off by more
+    than `unlike` is left out.
+    """
+
+    count: int = POINTS
+    share: float | None = None
+    prior: Callable[[str], Prior] | None = static(default=None)
+    unlike: float = UNLIKE
+
+    def of(self, points: Points) -> int:
+        """Return how many of these points are fitted."""
+        return self.count if self.share is None else max(round(self.share * len(points)), 1)
+
+    def believed(self, family: str) -> Prior | None:
+        """Return the prior of a family, None for the accelerators'."""
+        return None if self.prior is None else self.prior(family)
+
+
 class WithMessages(Protocol):
     """A source that also has collectives."""
 
@@ -51,53 +75,61 @@ def build(
     hardware: Hardware,
     framework: str,
     *,
-    count: int = POINTS,
+    fitting: Fitting = Fitting(),  # noqa: B008 - a frozen record
     collectives: WithMessages | None = None,
     others: tuple[str, ...] = (),
+    host: Host = HOST,
 ) -> Calibration:
-    """Return the profile of a machine under a framework, fitted from `count` points per family.
+    """Return the profile of a machine under a framework, fitted from some points of each family.
 
     Args:
         source: Where the measured kernels are.
         hardware: The machine they were measured on.
         framework: The framework they were measured under.
-        count: Points to fit per family; the rest judge.
+        fitting: How many points of a family are fitted, and to what.
         collectives: Where measured collectives are, if anywhere.
         others: Frameworks to borrow families from that this one lacks, measured on the same machine.
+        host: The host's own times.
 
     Raises:
         BadInput: No family has enough points.
     """
-    fitted, notes = _fit_all(source, hardware, framework, count)
+    fitted, notes = _fit_all(source, hardware, framework, fitting)
     kernels = {one.family: _table(one) for one in fitted}
     for other in others:
-        for one in _fit_all(source, hardware, other, count)[0]:
+        for one in _fit_all(source, hardware, other, fitting)[0]:
             if one.family not in kernels:
                 kernels[one.family] = _table(one, borrowed=other)
     if not kernels:
         raise BadInput(f"has no points of {hardware.name} under {framework}", where="calibrate")
-    kernels["elementwise"] = ELEMENTWISE
+    kernels.setdefault("elementwise", ELEMENTWISE)
     wires = [fit_wire(m) for m in collectives.messages(hardware, framework)] if collectives else []
     return Calibration(
         name=f"{hardware.name}-{framework}",
         hardware=hardware.name,
         framework=framework,
-        source=f"{source.provenance}; fitted to {count} points per family, collectives to every second one",
+        source=f"{source.provenance}; fitted to {_said(fitting)}, collectives to every second one",
         made_with=f"kvroof {kvroof.__version__}",
         notes=(*source.scope, *notes),
-        host=HOST,
+        host=host,
         kernels=dict(sorted(kernels.items())),
         wires={wire.collective: _wire_table(wire) for wire in wires},
     )
 
 
+def _said(fitting: Fitting) -> str:
+    return f"{fitting.count if fitting.share is None else f'{fitting.share:.0%} of the'} points per family"
+
+
 def _fit_all(
-    source: Source, hardware: Hardware, framework: str, count: int
+    source: Source, hardware: Hardware, framework: str, fitting: Fitting
 ) -> tuple[list[Fitted], list[str]]:
     """Return the families worth keeping, and why others were left out."""
     kept, notes = [], []
     for points in source.points(hardware, framework):
-        one = fit_family(thinned(points, MOST), hardware.llc_bytes, count)
+        points = thinned(points, MOST)
+        prior = fitting.believed(points.family)
+        one = fit_family(points, hardware.llc_bytes, fitting.of(points), prior)
         who = f"{one.family} ({one.implementation}) left out: "
         if one.eager:
             notes.append(who + "measured with the host launching every kernel, which hides the kernel's time")
@@ -105,7 +137,7 @@ def _fit_all(
             notes.append(
                 who + f"a fallback that reaches {one.kernel.hbm:.0%} of the bandwidth, not for serving"
             )
-        elif one.held_out and one.mape > UNLIKE:
+        elif one.held_out and one.mape > fitting.unlike:
             notes.append(who + f"no few parameters describe it ({one.mape:.0%} off)")
         else:
             kept.append(one)

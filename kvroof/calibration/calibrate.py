@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 
 from kvroof.calibration.aiconfigurator import PACKAGE, installed
-from kvroof.calibration.build import LENDERS, build
+from kvroof.calibration.build import LENDERS, Fitting, build
 from kvroof.calibration.deployments import Deployments
 from kvroof.calibration.fit import POINTS
 from kvroof.calibration.load import efficiency_of, find_profile
@@ -67,10 +67,12 @@ def calibrate(
     if source == "aiconfigurator":
         tables = installed()
         others = tuple(name for name in LENDERS if name != framework)
-        profile = build(tables, machine, framework, count=count, collectives=tables, others=others)
+        profile = build(
+            tables, machine, framework, fitting=Fitting(count=count), collectives=tables, others=others
+        )
         device = f"{machine.name} under {framework}, {PACKAGE} {tables.version}"
     elif source.endswith(".csv"):
-        profile = build(OwnPoints(path=Path(source)), machine, framework, count=count)
+        profile = build(OwnPoints(path=Path(source)), machine, framework, fitting=Fitting(count=count))
         device = f"{machine.name} under {framework}, {source}"
     else:
         raise BadInput(

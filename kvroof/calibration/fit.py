@@ -59,7 +59,7 @@ def choose(points: Points, count: int, prior: Kernel) -> Column:
     Whether a kernel is long is judged by the prior, so that the choice can be made before measuring.
     """
     long = points.predict(prior) > SERVED_S
-    few = min(round(SMALL_SHARE * count), int((~long).sum()))
+    few = min(max(round(SMALL_SHARE * count), count - int(long.sum())), int((~long).sum()))
     many = min(count - few, int(long.sum()))
     return np.concatenate(
         [_spread(points, np.flatnonzero(long), many), _spread(points, np.flatnonzero(~long), few)]
@@ -87,11 +87,17 @@ def fit_kernel(points: Points, prior: Prior) -> tuple[Kernel, tuple[str, ...]]:
     return kernel, tuple(held)
 
 
-def fit_family(points: Points, llc_bytes: float | None, count: int = POINTS) -> Fitted:
-    """Return a family fitted to `count` of its points, with its error on all the others."""
-    prior = prior_of(points.family, llc_bytes)
+def fit_family(
+    points: Points, llc_bytes: float | None, count: int = POINTS, prior: Prior | None = None
+) -> Fitted:
+    """Return a family fitted to `count` of its points, with its error on all the others.
+
+    With a `prior` of its own the kernels ran inside one program, so that no launch hides them.
+    """
+    inside = prior is not None
+    prior = prior_of(points.family, llc_bytes) if prior is None else prior
     floor = float(np.quantile(points.seconds, 0.02))
-    eager = floor > max(EAGER_S, 4 * prior.mean.t0_s)
+    eager = not inside and floor > max(EAGER_S, 4 * prior.mean.t0_s)
     if eager:
         points = points.take(points.seconds > 1.5 * floor)
         prior = replace(prior, loose={k: v for k, v in prior.loose.items() if k != "t0_s"})
@@ -160,8 +166,8 @@ def _spread(points: Points, among: Column, count: int) -> Column:
     Clusters (Lloyd's algorithm from farthest points) follow the density of the table; farthest points
     alone would be its corners, which nobody serves.
     """
-    if len(among) <= count:
-        return among
+    if len(among) <= count or not count:
+        return among[:count]
     work = (points.flops, points.hbm_bytes, points.items, points.depth)
     logs = np.stack([np.log(column[among] + 1e-9) for column in work], axis=1)
     x = (logs - logs.mean(axis=0)) / (logs.std(axis=0) + 1e-9)

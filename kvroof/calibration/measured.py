@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ def choose(points: Sequence[ServedPoint], asked: Mapping[str, str], where: str) 
 
 def _model(name: str) -> str:
     """Return a model's name in the catalog, or the path of one of one's own."""
-    return name if Path(name).exists() else load_model(name).name
+    return name if os.path.exists(name) else load_model(name).name
 
 
 def published() -> tuple[ServedPoint, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from kvroof.catalog.names import closest, data_folder
+from kvroof.catalog.whole_file import write_whole
 from kvroof.ground.errors import BadInput, UnknownName
 
 MAX_BYTES = 10**6
@@ -189,10 +190,7 @@ def write_profile(profile: Calibration, path: Path) -> None:
     Raises:
         BadInput: The file cannot be written.
     """
-    try:
-        path.write_text(to_toml(profile), encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
+    write_whole(path, to_toml(profile))
 
 
 def to_toml(profile: Calibration) -> str:

@@ -29,32 +29,46 @@ class Work(NamedTuple):
     scores: float
 
 
-def gemm(m: float, n: float, k: float, weight_bytes: float, activation_bytes: float) -> Work:
-    """Return the work of `[m, k] x [k, n]`, bf16 out; bytes are per element of weight and input."""
-    moved = n * k * weight_bytes + m * k * activation_bytes + m * n * HALF
+def gemm(
+    m: float, n: float, k: float, weight_bytes: float, activation_bytes: float, out_bytes: float = HALF
+) -> Work:
+    """Return the work of `[m, k] x [k, n]`; bytes are per element of weight, input and output."""
+    moved = n * k * weight_bytes + m * k * activation_bytes + m * n * out_bytes
     tiles = ceil_div(m, TILE) * ceil_div(n, TILE)
     return Work(matmul_flops(m, n * k), moved, tiles, k, 0 * m)
 
 
 def decode(
-    batch: float, kv_len: float, heads: float, kv_heads: float, head_dim: float, kv_bytes: float
+    batch: float,
+    kv_len: float,
+    heads: float,
+    kv_heads: float,
+    head_dim: float,
+    kv_bytes: float,
+    activation_bytes: float = HALF,
 ) -> Work:
     """Return the work of one query per sequence against `kv_len` cached tokens: each read once."""
     pairs = batch * kv_len
     cache = (pairs + batch) * kv_heads * 2 * head_dim * kv_bytes
-    queries = batch * heads * 2 * head_dim * HALF
+    queries = batch * heads * 2 * head_dim * activation_bytes
     flops = attention_flops(pairs, heads, head_dim, head_dim)
     return Work(flops, cache + queries, batch * kv_heads, kv_len, pairs * heads)
 
 
 def prefill(
-    batch: float, length: float, heads: float, kv_heads: float, head_dim: float, kv_bytes: float
+    batch: float,
+    length: float,
+    heads: float,
+    kv_heads: float,
+    head_dim: float,
+    kv_bytes: float,
+    activation_bytes: float = HALF,
 ) -> Work:
     """Return the work of whole prompts: causal pairs, keys and values read and written once."""
     pairs = batch * length * (length + 1) / 2
     tokens = batch * length
     cache = 2 * tokens * kv_heads * 2 * head_dim * kv_bytes
-    queries = tokens * heads * 2 * head_dim * HALF
+    queries = tokens * heads * 2 * head_dim * activation_bytes
     flops = attention_flops(pairs, heads, head_dim, head_dim)
     tiles = batch * heads * ceil_div(length, TILE)
     return Work(flops, cache + queries, tiles, length, pairs * heads)

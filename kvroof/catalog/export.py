@@ -15,6 +15,7 @@ from kvroof.catalog.config import read_json
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.catalog.models import catalog_name
 from kvroof.catalog.names import data_folder
+from kvroof.catalog.whole_file import write_whole
 from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.spec.params import params_total
 
@@ -64,9 +65,7 @@ def write_entry(entry: dict[str, Any], folder: Path | None = None, replace: bool
         raise BadInput(
             f"is {held}'s entry", where=str(path), way_out="--replace it, if it is to be this one's"
         )
-    draft = path.with_suffix(".json.part")
-    draft.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, json.dumps(entry, indent=1) + "\n")
     return path
 
 

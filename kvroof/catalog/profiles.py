@@ -41,7 +41,7 @@ _DENIED = re.compile(r"(?i)\b(?:no|not|non|without|excluding)[\s-]+(?:structured
 _SPARSE = re.compile(r"(?i)spars|\b2:4\b")
 _LEAST_AND_MOST = {
     **dict.fromkeys(("memory_bytes", "visible_memory_bytes"), (1e8, 1e14, "bytes")),
-    "hbm_bytes_per_s": (1e9, 1e14, "bytes per second"),
+    "hbm_bytes_per_s": (1e8, 1e14, "bytes per second"),
     "peak_flops_per_s": (1e9, 1e18, "FLOP per second"),
     **dict.fromkeys(("bytes_per_s", "peer_bytes_per_s"), (1e6, 1e13, "bytes per second")),
     **dict.fromkeys(("domain", "links", "cores"), (1, 1e6, "units")),

@@ -8,6 +8,26 @@ from pathlib import Path
 from kvroof.ground.errors import BadInput
 
 
+def writable(name: str, endings: tuple[str, ...], where: str) -> Path:
+    """Return the path of a file that may be written, before anything is computed for it.
+
+    Args:
+        name: What was asked for.
+        endings: What it may end in, the usual one first.
+        where: The option that names it.
+
+    Raises:
+        BadInput: Another ending, or a folder that does not exist.
+    """
+    shown, path = f"{where} {name[-80:]}", Path(name)
+    if path.suffix.lower() not in endings:
+        known = endings[0] if len(endings) == 1 else f"one of {', '.join(endings)}"
+        raise BadInput(f"does not end in {known}", where=shown, way_out=f"name it like x{endings[0]}")
+    if not os.path.isdir(path.absolute().parent):
+        raise BadInput("its folder does not exist", where=shown)
+    return path
+
+
 def write_whole(path: str | Path, content: str | bytes, where: str = "") -> None:
     """Write a file in one step: beside its place first, then moved onto it.
 

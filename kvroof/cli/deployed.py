@@ -10,44 +10,12 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.ground.errors import BadInput
-from kvroof.ground.units import parse_time
 from kvroof.roofline.efficiency import IDENTITY
 from kvroof.roofline.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = click.core.ParameterSource.DEFAULT
 _KEY = "kvroof.deployed"
-
-
-class Times(click.ParamType[tuple[float, ...]]):
-    """Times such as 20ms,50ms."""
-
-    name = "times"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, ...]:
-        """Return seconds in rising order."""
-        where = param.opts[0] if param else None
-        given = value if isinstance(value, tuple) else tuple(parse_time(t, where) for t in value.split(","))
-        if any(seconds <= 0 for seconds in given):
-            raise BadInput(f"{value!r} is not a positive time", where=where)
-        return tuple(sorted(given))
-
-
-class Time(click.ParamType[float]):
-    """A time such as 50ms."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        where = param.opts[0] if param else None
-        seconds = value if isinstance(value, float) else parse_time(value, where)
-        if seconds <= 0:
-            raise BadInput(f"{value!r} is not a positive time", where=where)
-        return seconds
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:

@@ -10,9 +10,9 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.deployed import Time
 from kvroof.cli.output import print_json, print_view
 from kvroof.cli.progress import working
+from kvroof.cli.quantities import COUNTS, RATE, TIME
 from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.roofline.efficiency import IDENTITY
 from kvroof.roofline.plan import Plan
@@ -24,35 +24,15 @@ MAX_DEVICES = 4096
 QUICK: tuple[What, ...] = ("rate", "link")
 
 
-class Ranks(click.ParamType[tuple[int, ...]]):
-    """Counts of ranks such as 4 or 2,4,8."""
-
-    name = "ranks"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the counts."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            where = param.opts[0] if param else None
-            raise BadInput(
-                f"{value!r} is no count of ranks", where=where, way_out="write 4 or 2,4,8"
-            ) from None
-
-
 @click.command("disagg")
 @click.argument("model")
 @click.option("--prefill", default="h100-sxm", show_default=True, metavar="HW", help="Of the prefill pool.")
 @click.option("--decode", metavar="HW", help="Of the decode pool; the prefill pool's if left out.")
-@click.option("--tp", type=Ranks(), help="Ranks of an instance, to try each: 4 or 2,4,8; all that fit.")
-@click.option("--prefill-tp", type=Ranks(), help="The same for prefill instances alone.")
-@click.option("--decode-tp", type=Ranks(), help="The same for decode instances alone.")
+@click.option("--tp", type=COUNTS, help="Ranks of an instance, to try each: 4 or 2,4,8; all that fit.")
+@click.option("--prefill-tp", type=COUNTS, help="The same for prefill instances alone.")
+@click.option("--decode-tp", type=COUNTS, help="The same for decode instances alone.")
 @click.option("--ep", is_flag=True, help="Deal routed experts over the ranks of an instance.")
-@click.option("--link", type=options.Rate(), help="KV link per device, one way, e.g. 400Gb/s; the scale-out.")
+@click.option("--link", type=RATE, help="KV link per device, one way, e.g. 400Gb/s; the scale-out.")
 @click.option("--rate", type=float, help="Requests per second at which times are given; else each goodput.")
 @click.option("--isl", default="2048", show_default=True, help="Prompt tokens: 2048, or 1020/2734 (p50/p90).")
 @click.option("--osl", default="256", show_default=True, help="Output tokens, likewise.")
@@ -60,8 +40,8 @@ class Ranks(click.ParamType[tuple[int, ...]]):
     "--prefix-hit", default=0.0, show_default=True, help="Share of prompt tokens found in the cache."
 )
 @click.option("--decode-hit", default=0.0, show_default=True, help="Share that the decode side has already.")
-@click.option("--ttft", type=Time(), default="2s", show_default=True, help="Limit on the first token.")
-@click.option("--tpot", type=Time(), default="50ms", show_default=True, help="Limit on each later token.")
+@click.option("--ttft", type=TIME, default="2s", show_default=True, help="Limit on the first token.")
+@click.option("--tpot", type=TIME, default="50ms", show_default=True, help="Limit on each later token.")
 @click.option(
     "--slo-percentile", default=90.0, show_default=True, help="Requests that keep them, in per cent."
 )

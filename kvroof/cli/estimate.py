@@ -12,6 +12,7 @@ from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.output import plain, print_json, print_view
+from kvroof.cli.quantities import RATE
 from kvroof.ground.errors import BadInput
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.roofline.plan import Plan
@@ -38,7 +39,7 @@ from kvroof.spec.offload import offload
 @options.kv_dtype
 @options.weights_dtype
 @options.offloading
-@click.option("--host-bandwidth", type=options.Rate(), help="Host memory's; the host runs what it holds.")
+@click.option("--host-bandwidth", type=RATE, help="Host memory's; the host runs what it holds.")
 @options.parallel
 @click.option("--expert-imbalance", type=float, help="Load of the busiest expert rank over the mean's.")
 @click.option("--spec-tokens", default=0, show_default=True, help="Tokens drafted per step.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import click
 
 from kvroof.catalog.models import load_model, model_names
 from kvroof.catalog.profiles import hardware_names, load_hardware
+from kvroof.catalog.whole_file import writable, write_whole
 from kvroof.cli import options
 from kvroof.cli.output import print_json
 from kvroof.ground.errors import BadInput
@@ -44,11 +44,7 @@ def command(models: tuple[str, ...], machines: tuple[str, ...], every: bool, out
     \b
     kvroof explore llama-3.1-8b deepseek-v3 --hw h100-sxm --hw mi300x --out explorer.html
     """
-    path = Path(out)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise BadInput(f"{out[-80:]!r} is not an .html file", where="--out", way_out="name it explorer.html")
-    if not path.absolute().parent.is_dir():
-        raise BadInput("its folder does not exist", where=f"--out {out[-80:]}")
+    path = writable(out, (".html", ".htm"), "--out")
     if every and models:
         raise BadInput("--all is every model", where="MODEL", way_out="name models, or give --all")
     from kvroof.search.tables import explorer_tables
@@ -60,10 +56,7 @@ def command(models: tuple[str, ...], machines: tuple[str, ...], every: bool, out
     with _progress(list(dict.fromkeys(models or usual))) as names:
         tables = explorer_tables(((name, load_model(name)) for name in names), chosen.items())
     page = explorer_page(tables).encode()
-    try:
-        path.write_bytes(page)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--out {out[-80:]}") from None
+    write_whole(path, page, f"--out {out[-80:]}")
     held = [model["name"] for model in tables["models"]]
     if as_json:
         print_json({"path": out, "bytes": len(page), "models": held, "machines": list(chosen)})

@@ -17,6 +17,7 @@ from kvroof.cli.engine_options import (
     with_context,
 )
 from kvroof.cli.output import print_json, print_view
+from kvroof.cli.quantities import SIZE
 from kvroof.ground.errors import BadInput
 from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import fit
@@ -32,14 +33,14 @@ from kvroof.spec.precision import parse_kv_format
 @click.argument("hw", required=False)
 @click.option("--tokens", default=8192, show_default=True, help="Cached tokens of each sequence.")
 @click.option("--seqs", default=1, show_default=True, help="Sequences.")
-@click.option("--capacity", type=options.Size(), help="Memory of one device, instead of HW's, e.g. 22GiB.")
-@click.option("--weights", type=options.Size(), help="Weights on one device, instead of the count.")
+@click.option("--capacity", type=SIZE, help="Memory of one device, instead of HW's, e.g. 22GiB.")
+@click.option("--weights", type=SIZE, help="Weights on one device, instead of the count.")
 @options.encoder_tokens
 @options.utilization
 @options.reserve
-@click.option("--activations", type=options.Size(), help="Peak of one step, instead of the formula's.")
-@click.option("--non-torch", type=options.Size(), help="CUDA context and libraries, e.g. 0.35GiB.")
-@click.option("--cuda-graphs", type=options.Size(), help="Memory of captured graphs, e.g. 0.6GiB.")
+@click.option("--activations", type=SIZE, help="Peak of one step, instead of the formula's.")
+@click.option("--non-torch", type=SIZE, help="CUDA context and libraries, e.g. 0.35GiB.")
+@click.option("--cuda-graphs", type=SIZE, help="Memory of captured graphs, e.g. 0.6GiB.")
 @click.option("--adapters", type=int, help="LoRA adapters held at once.")
 @click.option("--adapter-rank", type=int, default=16, show_default=True, help="Their largest rank.")
 @click.option("--draft", metavar="MODEL", help="A draft model: its weights and its cache are counted.")

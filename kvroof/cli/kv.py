@@ -12,6 +12,7 @@ from kvroof.catalog.models import load_model
 from kvroof.cli import options
 from kvroof.cli.engine_options import chosen_allocator, chosen_formats, engine_options, with_context
 from kvroof.cli.output import plain, print_json, print_view
+from kvroof.cli.quantities import COUNTS, SIZE
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import MIB
 from kvroof.memory.engines.explain import ExplainedLine, Served, explain_log
@@ -26,12 +27,12 @@ MAX_LOG_BYTES = 16 * MIB
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--tokens", default=8192, show_default=True, help="Cached tokens of each sequence.")
 @click.option("--seqs", default=1, show_default=True, help="Sequences.")
-@click.option("--lengths", type=options.Lengths(), help="Cached tokens of each sequence, e.g. 100,2048,33.")
+@click.option("--lengths", type=COUNTS, help="Cached tokens of each sequence, e.g. 100,2048,33.")
 @click.option(
     "--shared-prefix", default=0, show_default=True, help="Leading tokens that all sequences share."
 )
 @options.encoder_tokens
-@click.option("--available", type=options.Size(), help="What an engine has for its cache: predicts its log.")
+@click.option("--available", type=SIZE, help="What an engine has for its cache: predicts its log.")
 @click.option("--log", "log_file", metavar="FILE", help="Explain an engine's log, - for standard input.")
 @engine_options
 @options.kv_dtype

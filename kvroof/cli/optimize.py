@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from kvroof.catalog.whole_file import writable, write_whole
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
+from kvroof.cli.quantities import CHUNK, PRICE, TIME
 from kvroof.ground.errors import BadInput
-from kvroof.ground.units import parse_time
 
 if TYPE_CHECKING:
     from kvroof.roofline.efficiency import Efficiency
@@ -31,51 +31,6 @@ MOST_FLEET = 65_536
 ISL, OSL = "2048", "256"
 
 
-class Time(click.ParamType[float]):
-    """A time such as 50ms or 1.5s."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        return value if isinstance(value, float) else parse_time(value, param.opts[0] if param else None)
-
-
-class Chunk(click.ParamType[Any]):
-    """Prompt tokens of a step: a number, `auto` or `whole`."""
-
-    name = "chunk"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | Chunking:
-        """Return the number, or the word."""
-        if value in ("auto", "whole"):
-            return cast("Chunking", value)
-        try:
-            return int(value)
-        except ValueError:
-            raise BadInput(
-                f"{value!r} is no number of tokens", where="--chunk", way_out="or auto, whole"
-            ) from None
-
-
-class Price(click.ParamType[tuple[str, float]]):
-    """A machine's price such as h100-sxm=2.5."""
-
-    name = "price"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, float]:
-        """Return the machine and dollars per device and hour."""
-        if isinstance(value, tuple):
-            return cast("tuple[str, float]", value)
-        name, _, amount = value.partition("=")
-        try:
-            return name, float(amount)
-        except ValueError:
-            raise BadInput(f"{value!r} is no price", where="--price", way_out="write h100-sxm=2.5") from None
-
-
 def _axis(name: str, text: str) -> Callable[[F], F]:
     return click.option(f"--{name}", type=click.IntRange(1), help=f"{text}; free if left out.")
 
@@ -87,8 +42,8 @@ def _axis(name: str, text: str) -> Callable[[F], F]:
 @click.option("--osl", metavar="N|P50/P90", help=f"Output tokens, alike.  [default: {OSL}]")
 @click.option("--lengths-from", metavar="TRACE", help="Take both lengths from a trace of requests.")
 @click.option("--cached-prefix", default=0, show_default=True, help="Prompt tokens already in the cache.")
-@click.option("--ttft", type=Time(), help="Limit on the time to the first token, e.g. 1s.")
-@click.option("--tpot", type=Time(), help="Limit on the time per further token, e.g. 50ms.")
+@click.option("--ttft", type=TIME, help="Limit on the time to the first token, e.g. 1s.")
+@click.option("--tpot", type=TIME, help="Limit on the time per further token, e.g. 50ms.")
 @click.option(
     "--slo-percentile", type=float, default=90.0, show_default=True, help="Requests that keep them."
 )
@@ -109,8 +64,8 @@ def _axis(name: str, text: str) -> Callable[[F], F]:
 )
 @click.option("--batch", type=click.IntRange(1), help="Sequences at once, where they are given.")
 @click.option("--max-batch", type=click.IntRange(1), help="Sequences at once at most.")
-@click.option("--chunk", type=Chunk(), default="auto", show_default=True, help="Prompt tokens of a step.")
-@click.option("--price", "prices", type=Price(), multiple=True, metavar="HW=USD", help="Per device and hour.")
+@click.option("--chunk", type=CHUNK, default="auto", show_default=True, help="Prompt tokens of a step.")
+@click.option("--price", "prices", type=PRICE, multiple=True, metavar="HW=USD", help="Per device and hour.")
 @click.option("--max-devices", type=click.IntRange(1, MOST_FLEET), help="Devices at most.  [default: 8]")
 @_axis("tp", "Tensor-parallel ranks")
 @_axis("pp", "Pipeline stages")
@@ -196,6 +151,8 @@ def command(
         reserve_bytes=reserve,
         prices=_prices(prices, machines),
     )
+    if table is not None:
+        writable(table, (".csv", ".parquet"), "--table")
     most = max_devices or MOST_DEVICES
     axes = Axes(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, most_devices=most)
     if rate is not None and max_devices is not None:
@@ -211,7 +168,7 @@ def command(
         search = Search(choices, question, remember=table is not None)
         found = answer(search, verify=verify)
         if table is not None:
-            _write(search, Path(table))
+            _write(search, table)
     elif verify or table is not None:
         raise BadInput("a rate is served by trial", where="--rate", way_out="leave --verify and --table out")
     else:
@@ -225,18 +182,14 @@ def command(
     sys.exit(0 if found.feasible else 1)
 
 
-def _write(search: Search, path: Path) -> None:
-    """Write the evaluated points of a search."""
+def _write(search: Search, name: str) -> None:
+    """Write the evaluated points of a search, as the file's ending says."""
     from kvroof.search.evaluated import csv_text, evaluated, parquet_bytes
 
-    if path.suffix not in (".csv", ".parquet"):
-        raise BadInput("is neither .csv nor .parquet", where=str(path))
     columns = evaluated(search)
-    content = csv_text(columns).encode() if path.suffix == ".csv" else parquet_bytes(columns)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
+    text = name.lower().endswith(".csv")
+    content = csv_text(columns).encode() if text else parquet_bytes(columns)
+    write_whole(name, content, f"--table {name[-80:]}")
 
 
 def _machines(names: tuple[str, ...]) -> list[Hardware]:

@@ -7,56 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from kvroof.ground.errors import BadInput
-from kvroof.ground.units import parse_rate, parse_size
+from kvroof.cli.quantities import SIZE
 from kvroof.spec.parallel import Layout
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Size(click.ParamType[int]):
-    """A size such as 22GiB, 80GB or 131072."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return whole bytes."""
-        return value if isinstance(value, int) else parse_size(value, param.opts[0] if param else None)
-
-
-class Rate(click.ParamType[float]):
-    """A rate such as 80GB/s or 400Gb/s."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return bytes per second."""
-        where = param.opts[0] if param else None
-        rate = value if isinstance(value, float) else parse_rate(value, where)
-        if rate <= 0:
-            raise BadInput(f"{value!r} is not a positive rate", where=where)
-        return rate
-
-
-class Lengths(click.ParamType[tuple[int, ...]]):
-    """Lengths such as 100,2048,33."""
-
-    name = "lengths"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the lengths as whole numbers."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            raise BadInput(
-                f"{value!r} is not a list of whole numbers",
-                where="--lengths",
-                way_out="write it like 100,2048,33",
-            ) from None
 
 
 def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -117,7 +71,7 @@ utilization = click.option(
     "--utilization", type=float, default=0.9, show_default=True, help="Share of the memory that may be used."
 )
 reserve = click.option(
-    "--reserve", type=Size(), default=0, help="Memory for activations, graphs and the runtime, e.g. 3GiB."
+    "--reserve", type=SIZE, default=0, help="Memory for activations, graphs and the runtime, e.g. 3GiB."
 )
 _CALIBRATION_HELP = "auto takes the machine's fitted profile, none gives bounds; or a name or a .toml file."
 calibration = click.option(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kvroof.catalog.whole_file import writable, write_whole
 from kvroof.cli.output import print_json
-from kvroof.ground.errors import BadInput
 from kvroof.ground.units import format_bytes
 
 if TYPE_CHECKING:
@@ -64,14 +64,7 @@ def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
 
 def _form(ctx: click.Context, param: click.Parameter, value: str) -> None:
     """Keep the path of the file, refusing what no figure is written as."""
-    if Path(value).suffix.lower() not in FORMS:
-        raise BadInput(
-            f"{value[-80:]!r} is none of {', '.join(FORMS)}",
-            where="--out",
-            way_out="name a file such as x.html",
-        )
-    if not Path(value).absolute().parent.is_dir():
-        raise BadInput("its folder does not exist", where=f"--out {value[-80:]}")
+    writable(value, FORMS, "--out")
     _keep(ctx, param, value)
 
 
@@ -123,10 +116,7 @@ def written(ctx: click.Context, figure: Figure) -> None:
 
     path, said = Path(ctx.meta[f"{_KEY}.out"]), words(figure)
     data = _drawn_as(figure, path.suffix.lower(), ctx.meta[f"{_KEY}.words"])
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--out {path}") from None
+    write_whole(path, data, f"--out {path}")
     if ctx.meta[f"{_KEY}.as_json"]:
         print_json({"path": str(path), "bytes": len(data), "title": said.title, "caption": said.caption})
     else:

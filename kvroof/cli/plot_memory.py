@@ -9,8 +9,9 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.deployed import Times, chosen_plan, deployment
+from kvroof.cli.deployed import chosen_plan, deployment
 from kvroof.cli.plot import drawn
+from kvroof.cli.quantities import COUNTS, TIMES
 from kvroof.cli.sweeps import calibration_of, capacity_ledgers, equal_times, footprint_curve
 from kvroof.ground.errors import BadInput
 from kvroof.memory.blocks import Blocks
@@ -98,7 +99,7 @@ def draw_memory(
 @click.argument("hw")
 @deployment
 @click.option("--tokens", default=LONGEST, show_default=True, help="The longest context shown.")
-@click.option("--tpot", type=Times(), default=(), help="Times per token to draw, e.g. 20ms,50ms.")
+@click.option("--tpot", type=TIMES, default=(), help="Times per token to draw, e.g. 20ms,50ms.")
 @options.utilization
 @options.reserve
 @drawn
@@ -119,9 +120,7 @@ def draw_capacity(
 
 
 @click.command("blocks")
-@click.option(
-    "--lengths", type=options.Lengths(), default=(100, 72, 40), help="Tokens of each sequence; 100,72,40."
-)
+@click.option("--lengths", type=COUNTS, default=(100, 72, 40), help="Tokens of each sequence; 100,72,40.")
 @click.option("--shared-prefix", default=32, show_default=True, help="Leading tokens that all share.")
 @click.option("--block-size", default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--num-blocks", default=32, show_default=True, help="Blocks of the pool.")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvroof.cli import options
-from kvroof.cli.deployed import Times, chosen_plan, deployment
+from kvroof.cli.deployed import chosen_plan, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.progress import steps
+from kvroof.cli.quantities import COUNTS, RATE, TIMES
 from kvroof.cli.sweeps import calibration_of
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import format_decimal, format_time
@@ -34,13 +34,11 @@ LENGTHS, RATE_TPOT, RATE_TTFT = "lengths", "rate-tpot", "rate-ttft"
     show_default=True,
     help="Prompts against outputs, or the rate of requests against a limit.",
 )
-@click.option("--isl", type=options.Lengths(), help="Prompt tokens: 512,2048; for a map of rates 2048.")
-@click.option("--osl", type=options.Lengths(), help="Output tokens: 64,256; for a map of rates 256.")
-@click.option("--ttft", type=Times(), default=(), help="The TTFT that 90 % of the requests must keep: 1s.")
-@click.option("--tpot", type=Times(), default=(), help="The TPOT that they must keep: 50ms, or 15ms,25ms.")
-@click.option(
-    "--link", type=options.Rate(), default="400Gb/s", show_default=True, help="Between two devices."
-)
+@click.option("--isl", type=COUNTS, help="Prompt tokens: 512,2048; for a map of rates 2048.")
+@click.option("--osl", type=COUNTS, help="Output tokens: 64,256; for a map of rates 256.")
+@click.option("--ttft", type=TIMES, default=(), help="The TTFT that 90 % of the requests must keep: 1s.")
+@click.option("--tpot", type=TIMES, default=(), help="The TPOT that they must keep: 50ms, or 15ms,25ms.")
+@click.option("--link", type=RATE, default="400Gb/s", show_default=True, help="Between two devices.")
 @click.option("--max-devices", default=8, show_default=True, help="Devices of either way.")
 @deployment
 @drawn

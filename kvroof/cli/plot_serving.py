@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from kvroof.cli import options
-from kvroof.cli.deployed import Time, chosen_plan, deployment
+from kvroof.cli.deployed import chosen_plan, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.points_options import filling
 from kvroof.cli.progress import steps
+from kvroof.cli.quantities import TIME
 from kvroof.cli.sweeps import calibration_of
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName
@@ -36,7 +37,7 @@ POLICIES = ("chunked", "continuous", "static")
     show_default=True,
     help="Which requests share a step; repeatable.",
 )
-@click.option("--ttft", type=Time(), help="The TTFT asked for, e.g. 1s.")
+@click.option("--ttft", type=TIME, help="The TTFT asked for, e.g. 1s.")
 @deployment
 @options.utilization
 @options.reserve

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from kvroof.cli import options
 from kvroof.cli.deployed import chosen_plan, deployment
 from kvroof.cli.plot import drawn
+from kvroof.cli.quantities import RATE, TWO_POOLS
 from kvroof.cli.sweeps import calibration_of, kernel_families, loop_curve
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import format_decimal
@@ -16,25 +17,6 @@ from kvroof.serving.latency import estimate
 
 if TYPE_CHECKING:
     from kvroof.view.theme import Figure
-
-
-class Split(click.ParamType[tuple[int, int]]):
-    """Instances of the two pools such as 2:1."""
-
-    name = "split"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Return the prefill and the decode instances."""
-        if isinstance(value, tuple):
-            return value
-        first, colon, later = value.partition(":")
-        if not (colon and first.isdecimal() and later.isdecimal() and int(first) and int(later)):
-            raise BadInput(
-                f"{value!r} is not two numbers of instances", where="--split", way_out="write it like 2:1"
-            )
-        return int(first), int(later)
 
 
 @click.command("roofline")
@@ -66,14 +48,12 @@ def draw_roofline(model: str, hw: str, isl: int, osl: int, batch: int) -> Figure
 @click.option(
     "--split",
     "splits",
-    type=Split(),
+    type=TWO_POOLS,
     multiple=True,
     metavar="P:D",
     help="Prefill and decode instances of a split deployment to draw too; repeatable.",
 )
-@click.option(
-    "--link", type=options.Rate(), default="400Gb/s", show_default=True, help="Between two devices."
-)
+@click.option("--link", type=RATE, default="400Gb/s", show_default=True, help="Between two devices.")
 @deployment
 @options.utilization
 @options.reserve

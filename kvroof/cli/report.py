@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kvroof.catalog.models import read_entry
 from kvroof.catalog.profiles import load_profile
+from kvroof.catalog.whole_file import writable, write_whole
 from kvroof.cli import options
 from kvroof.cli.deployed import chosen_plan, chosen_words, deployment
 from kvroof.cli.output import print_json
@@ -56,11 +56,7 @@ def command(
     \b
     kvroof report llama-3.1-8b h100-sxm b200-sxm --out report.html
     """
-    path = Path(out)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise BadInput(f"{out[-80:]!r} is not an .html file", where="--out", way_out="name it report.html")
-    if not path.absolute().parent.is_dir():
-        raise BadInput("its folder does not exist", where=f"--out {out[-80:]}")
+    path = writable(out, (".html", ".htm"), "--out")
     if len(hws) > MOST_MACHINES:
         raise BadInput(f"{len(hws)} machines are more than {MOST_MACHINES}", where="HW", way_out="name fewer")
     from kvroof.cli.sweeps import footprint_curve
@@ -81,10 +77,7 @@ def command(
             commands=_commands(model, names, isl, osl, batch, utilization, reserve),
         )
     ).encode()
-    try:
-        path.write_bytes(page)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=f"--out {out[-80:]}") from None
+    write_whole(path, page, f"--out {out[-80:]}")
     fits = {c.machine.name: c.answer.fits for c in found}
     if as_json:
         print_json({"path": out, "bytes": len(page), "fits": fits})

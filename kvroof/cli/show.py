@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 import click
 
@@ -50,7 +50,7 @@ def command(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
 
 
 def _is_model(name: str) -> bool:
-    if Path(name).exists() or name.endswith(".json"):
+    if os.path.exists(name) or name.endswith(".json"):
         return not name.endswith(".toml")
     try:
         read_entry(name)
@@ -63,7 +63,7 @@ def _show_model(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
     from kvroof.memory.describe import describe
 
     card = describe(load_model(name, ignore_keys=ignore_keys))
-    entry = None if Path(name).exists() else read_entry(name)
+    entry = None if os.path.exists(name) else read_entry(name)
     source = (
         {"hub_id": entry.hub_id, "source": entry.source, "checked_against": entry.checked_against}
         if entry

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import cast, get_args
 
 import click
 
+from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
-from kvroof.cli.deployed import Time, chosen_plan, deployment
+from kvroof.cli.deployed import chosen_plan, deployment
 from kvroof.cli.output import plain, print_json, print_view
+from kvroof.cli.quantities import RATE, TIME
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName, Preemption
 from kvroof.serving.instances import Router
@@ -34,14 +35,14 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
 @click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
 @click.option("--turns", default=1, show_default=True, help="Turns of a conversation, each with --isl more.")
-@click.option("--think", type=Time(), help="Mean time from one turn to the next, e.g. 30s.")
+@click.option("--think", type=TIME, help="Mean time from one turn to the next, e.g. 30s.")
 @click.option("--policy", type=click.Choice(POLICIES), default="chunked", show_default=True)
 @click.option("--instances", default=1, show_default=True, help="Replicas; of the prefill pool with disagg.")
 @click.option(
     "--decode-instances", default=1, show_default=True, help="Replicas of the decode pool (disagg)."
 )
 @click.option("--decode", metavar="HW", help="Machine of the decode pool (disagg); the same if left out.")
-@click.option("--link", type=options.Rate(), help="KV link per device (disagg), e.g. 400Gb/s; the scale-out.")
+@click.option("--link", type=RATE, help="KV link per device (disagg), e.g. 400Gb/s; the scale-out.")
 @click.option(
     "--router",
     type=click.Choice(get_args(Router)),
@@ -60,8 +61,8 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option(
     "--preemption", type=click.Choice(("recompute", "swap")), default="recompute", show_default=True
 )
-@click.option("--ttft", type=Time(), help="What goodput asks of the TTFT, e.g. 1s.")
-@click.option("--tpot", type=Time(), help="What goodput asks of the TPOT, e.g. 50ms.")
+@click.option("--ttft", type=TIME, help="What goodput asks of the TTFT, e.g. 1s.")
+@click.option("--tpot", type=TIME, help="What goodput asks of the TPOT, e.g. 50ms.")
 @click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
 @click.option("--out", metavar="FILE", help="Write the schedule for chrome://tracing or Perfetto.")
 @options.utilization
@@ -150,7 +151,7 @@ def command(
     if out is not None:
         from kvroof.serving.schedule_trace import chrome_trace
 
-        _write(out, json.dumps(chrome_trace(ran.spans)))
+        write_whole(out, json.dumps(chrome_trace(ran.spans)), f"--out {out[-80:]}")
     if as_json:
         print_json(
             {"model": plan.model.name, "hardware": plan.hardware.name, "policy": policy} | plain(answer)
@@ -228,18 +229,3 @@ def _conversations(
         block_size=block_size,
         seed=seed,
     )
-
-
-def _write(name: str, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        BadInput: A place that cannot be written to.
-    """
-    path = Path(name)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(text, "utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise BadInput(f"cannot be written ({error.strerror})", where=name) from None

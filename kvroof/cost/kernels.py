@@ -19,22 +19,28 @@ NARROW = {"nvfp4": "nvfp4", "fp4": "nvfp4", "mxfp4": "mxfp4", "int8": "int8"}
 
 
 def weights_kind(stored: Format) -> str:
-    """Return the kernel that multiplies weights of a storage: bf16, fp8, fp8_block, nvfp4, int8, ..."""
+    """Return the kernel that multiplies weights of a storage: bf16, fp32, fp8, fp8_block, nvfp4, int8, ..."""
     name = stored.dtype.name
     if name == "fp8":
         block = stored.scale_block
         return "fp8_block" if block is not None and max(block) < WHOLE else "fp8"
-    if name in ("bf16", "fp16", "fp32"):
+    if name in ("bf16", "fp16"):
         return "bf16"
+    if name == "fp32":
+        return name
     return NARROW.get(name, "int4")
 
 
 def attention_family(mixer: Attention, phase: Phase, kv: KVFormat, latent: str) -> str:
-    """Return the kernels that score a cache: `attention` or `mla`, the phase, and a narrow cache's dtype."""
+    """Return the kernels that score a cache: `attention` or `mla`, the phase, and a dtype that is not half.
+
+    Where a dtype has no kernel of its own, the half-precision one stands in.
+    """
     absorbed = isinstance(mixer, LatentAttention) and latent == "absorbed"
     kernels = "decode" if absorbed else phase
     head = "mla" if isinstance(mixer, LatentAttention) else "attention"
-    return f"{head}.{kernels}.fp8" if kv.k.name.startswith("fp8") else f"{head}.{kernels}"
+    wide = next((name for name in ("fp8", "fp32") if kv.k.name.startswith(name)), None)
+    return f"{head}.{kernels}" if wide is None else f"{head}.{kernels}.{wide}"
 
 
 def attention_items(mixer: Attention, step: Step, phase: Phase, heads: int, kv_heads: int) -> float:

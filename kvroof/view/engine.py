@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -11,6 +11,7 @@ from kvroof.ground.units import format_bytes, format_count, format_time
 from kvroof.view.tables import notes, size, table
 
 if TYPE_CHECKING:
+    from kvroof.calibration.engine_steps import PredictedRun
     from kvroof.engine.report import BlockTable, RequestRecord, RoundRecord, RunReport, TimedStep
     from kvroof.engine.trial import TrialReport
 
@@ -19,17 +20,21 @@ MOST_ROUNDS = 24
 
 
 def engine_view(
-    trial: TrialReport, explain: bool, predicted_s: Sequence[float] | None = None
+    trial: TrialReport,
+    explain: bool,
+    predicted: PredictedRun | None = None,
+    prefill_predicted: PredictedRun | None = None,
 ) -> Iterator[RenderableType]:
     """Yield rounds, block tables, requests, bytes and step times.
 
     Args:
         trial: What came of it.
         explain: Show every round, and the block tables after each.
-        predicted_s: Seconds that each round was expected to take.
+        predicted: What a calibration predicted of the run.
+        prefill_predicted: The same of the engine that ran the prompts, where there is one.
     """
     if trial.prefill_run is not None:
-        yield _rounds("Prefill engine, round by round", trial.prefill_run, explain, None)
+        yield _rounds("Prefill engine, round by round", trial.prefill_run, explain, prefill_predicted)
         yield table(
             "Handed off",
             ("request", "tokens", "blocks", "moved"),
@@ -40,25 +45,69 @@ def engine_view(
         )
     run = trial.run
     title = "Decode engine" if trial.prefill_run is not None else f"{run.policy.capitalize()} batching"
-    yield _rounds(f"{title}, round by round", run, explain, predicted_s)
+    yield _rounds(f"{title}, round by round", run, explain, predicted)
     shown = run.rounds if explain else [run.rounds[trial.peak.round - 1]]
     for done in shown:
         yield _tables(done)
     yield _requests(run, trial.prefill_run)
     yield _bytes(trial)
     yield _steps(run)
-    yield notes("Assumptions", _assumptions(trial))
+    known = [(n, e) for n, e in (("prompts", prefill_predicted), (title, predicted)) if e is not None]
+    if known:
+        yield _against(known)
+    yield notes("Assumptions", _assumptions(trial) + _said(known))
 
 
-def _rounds(title: str, run: RunReport, explain: bool, predicted_s: Sequence[float] | None) -> RenderableType:
+def _against(known: list[tuple[str, PredictedRun]]) -> RenderableType:
+    """Return what was predicted beside what was measured."""
+    return table(
+        "Predicted against measured",
+        ("", "makespan", "predicted", "ratio", "step error", "prefill", "decode", "tokens", "with padding"),
+        [
+            (
+                name,
+                format_time(run.measured_makespan_s),
+                format_time(run.predicted_makespan_s),
+                f"{run.makespan_ratio:.2f}",
+                *(
+                    "-" if error is None else f"{error:.0%}"
+                    for error in (run.median_step_error, run.prefill_step_error, run.decode_step_error)
+                ),
+                f"{run.tokens:,}",
+                f"{run.executed_tokens:,}",
+            )
+            for name, run in known
+        ],
+    )
+
+
+def _said(known: list[tuple[str, PredictedRun]]) -> list[str]:
+    """Return what predictions were made with, or how to get them."""
+    if not known:
+        return [
+            "no prediction: kvroof calibrate --quick --out mine.toml, then --calibration mine.toml; "
+            "or --calibrate here"
+        ]
+    run = known[-1][1]
+    said = [
+        f"predicted with {run.calibration} on {run.hardware}: the work of the padded calls, and the host "
+        "once per call; step errors are of the median round"
+    ]
+    if run.stand_ins:
+        named = ", ".join(f"{wanted} as {found}" for wanted, found in run.stand_ins.items())
+        said.append(f"not measured, priced by a relative: {named}")
+    return said
+
+
+def _rounds(title: str, run: RunReport, explain: bool, predicted: PredictedRun | None) -> RenderableType:
     rounds = list(run.rounds)
     if not explain and len(rounds) > MOST_ROUNDS:
         rounds = rounds[: MOST_ROUNDS // 2] + rounds[-MOST_ROUNDS // 2 :]
         title += f" ({len(run.rounds) - len(rounds)} of {len(run.rounds)} left out)"
-    predicted = ("predicted",) if predicted_s is not None else ()
+    column = ("predicted",) if predicted is not None else ()
     return table(
         title,
-        ("round", "ran (tokens)", "what happened", "waiting", "blocks", "shared", "held", "time", *predicted),
+        ("round", "ran (tokens)", "what happened", "waiting", "blocks", "shared", "held", "time", *column),
         [
             (
                 str(done.index),
@@ -69,7 +118,7 @@ def _rounds(title: str, run: RunReport, explain: bool, predicted_s: Sequence[flo
                 str(len(done.shared_blocks)),
                 format_bytes(done.held_bytes),
                 format_time(done.seconds),
-                *([format_time(predicted_s[done.index - 1])] if predicted_s is not None else ()),
+                *([format_time(predicted.seconds[done.index - 1])] if predicted is not None else ()),
             )
             for done in rounds
         ],

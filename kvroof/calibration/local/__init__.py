@@ -1,0 +1,1 @@
+"""The device that JAX sees here, measured: its kernels, its links, its host, and the profiles they give."""

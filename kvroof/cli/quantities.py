@@ -1,0 +1,105 @@
+"""What the words of an option are read as: sizes, rates, times, lists. Errors name the option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import click
+
+from kvroof.ground.errors import BadInput
+from kvroof.ground.units import parse_rate, parse_size, parse_time
+
+if TYPE_CHECKING:
+    from kvroof.search.question import Chunking
+
+T = TypeVar("T")
+
+
+class Quantity(click.ParamType[T], Generic[T]):
+    """An option whose words a function reads; a value that is one already is left as it is.
+
+    Args:
+        name: What `--help` calls it.
+        read: Makes a value of the words and the option's name.
+        kind: The type of such a value.
+    """
+
+    def __init__(self, name: str, read: Callable[[str, str | None], T], kind: type[T]) -> None:
+        self.name, self._read, self._kind = name, read, kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        """Return the value.
+
+        Raises:
+            BadInput: Words that say none.
+        """
+        return value if isinstance(value, self._kind) else self._read(value, param.opts[0] if param else None)
+
+
+def _positive(parse: Callable[[str, str | None], float], what: str) -> Callable[[str, str | None], float]:
+    def read(words: str, where: str | None) -> float:
+        found = parse(words, where)
+        if found <= 0:
+            raise BadInput(f"{words!r} is not a positive {what}", where=where)
+        return found
+
+    return read
+
+
+_seconds = _positive(parse_time, "time")
+
+
+def _times(words: str, where: str | None) -> tuple[float, ...]:
+    return tuple(sorted(_seconds(part, where) for part in words.split(",")))
+
+
+def _counts(words: str, where: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in words.split(","))
+    except ValueError:
+        raise BadInput(
+            f"{words!r} is not a list of whole numbers", where=where, way_out="write it like 2,4,8"
+        ) from None
+
+
+def _two_pools(words: str, where: str | None) -> tuple[int, ...]:
+    first, colon, later = words.partition(":")
+    if not (colon and first.isdecimal() and later.isdecimal() and int(first) and int(later)):
+        raise BadInput(f"{words!r} is not two numbers of instances", where=where, way_out="write it like 2:1")
+    return int(first), int(later)
+
+
+def _chunk(words: str, where: str | None) -> int | Chunking:
+    if words in ("auto", "whole"):
+        return cast("Chunking", words)
+    try:
+        return int(words)
+    except ValueError:
+        raise BadInput(f"{words!r} is no number of tokens", where=where, way_out="or auto, whole") from None
+
+
+def _price(words: str, where: str | None) -> tuple[str, float]:
+    machine, _, amount = words.partition("=")
+    try:
+        return machine, float(amount)
+    except ValueError:
+        raise BadInput(f"{words!r} is no price", where=where, way_out="write h100-sxm=2.5") from None
+
+
+SIZE = Quantity("size", parse_size, int)
+"""Bytes: 22GiB, 80GB or 131072."""
+RATE = Quantity("rate", _positive(parse_rate, "rate"), float)
+"""Bytes per second: 80GB/s or 400Gb/s."""
+TIME = Quantity("time", _seconds, float)
+"""Seconds: 50ms or 1.5s."""
+TIMES = Quantity("times", _times, tuple)
+"""Seconds in rising order: 20ms,50ms."""
+COUNTS = Quantity("counts", _counts, tuple)
+"""Whole numbers: 100,2048,33."""
+TWO_POOLS = Quantity("split", _two_pools, tuple)
+"""Prefill and decode instances: 2:1."""
+CHUNK: Quantity[Any] = Quantity("chunk", _chunk, int)
+"""Prompt tokens of a step: a number, auto or whole."""
+PRICE = Quantity("price", _price, tuple)
+"""A machine, and dollars per device and hour: h100-sxm=2.5."""
