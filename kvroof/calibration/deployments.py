@@ -17,8 +17,8 @@ from kvroof.memory.demand import equal_lengths
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import Timed, serial_s
-from kvroof.serving.closed_loop import TTFT_ERROR, ClosedLoop, closed_loop
 from kvroof.serving.spread import log_spread
+from kvroof.serving.steady.closed_loop import TTFT_ERROR, ClosedLoop, closed_loop
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.params import weight_bytes

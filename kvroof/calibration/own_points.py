@@ -22,7 +22,7 @@ from kvroof.calibration.served import ServedPoint
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.roofline.roofline import Timed, serial_s
-from kvroof.serving.closed_loop import TTFT_ERROR
+from kvroof.serving.steady.closed_loop import TTFT_ERROR
 
 PARTS = ("launch", "host_step", "host_seq", "wire")
 """What has a factor of its own: starts of kernels, the host per step and per sequence, collectives."""

@@ -16,7 +16,7 @@ from kvroof.cli.quantities import COUNTS, RATE, TIME
 from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.roofline.efficiency import IDENTITY
 from kvroof.roofline.plan import Plan
-from kvroof.serving.break_even import What
+from kvroof.serving.pools.break_even import What
 from kvroof.spec.architecture import Architecture
 
 RANKS = (1, 2, 4, 8, 16)
@@ -97,12 +97,12 @@ def command(
     kvroof disagg llama-3.1-8b --max-devices 2 --tp 1
     kvroof disagg llama-3.1-70b --prefill h100-sxm --decode h200-sxm --tp 4 --max-devices 8 --break-even none
     """
-    from kvroof.serving.best_pools import Question, question_of
-    from kvroof.serving.goodput import limits
-    from kvroof.serving.lengths import parse_lengths
-    from kvroof.serving.traffic import Traffic, traffic
-    from kvroof.serving.transfer import kv_link, scale_out_link
-    from kvroof.serving.verdict import disaggregate
+    from kvroof.serving.demand.lengths import parse_lengths
+    from kvroof.serving.demand.traffic import Traffic, traffic
+    from kvroof.serving.pools.best_pools import Question, question_of
+    from kvroof.serving.pools.goodput import limits
+    from kvroof.serving.pools.transfer import kv_link, scale_out_link
+    from kvroof.serving.pools.verdict import disaggregate
 
     if not 2 <= max_devices <= MAX_DEVICES:
         raise BadInput(f"{max_devices} is not between 2 and {MAX_DEVICES}", where="--max-devices")

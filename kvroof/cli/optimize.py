@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvroof.search.choices import Axes
     from kvroof.search.question import Chunking
     from kvroof.search.relaxed_search import Search
-    from kvroof.serving.lengths import Lengths
+    from kvroof.serving.demand.lengths import Lengths
     from kvroof.spec.hardware import Hardware
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -133,7 +133,7 @@ def command(
     from kvroof.search.question import Question
     from kvroof.search.relaxed_search import Search
     from kvroof.search.sizing import size_for_rate
-    from kvroof.serving.goodput import limits
+    from kvroof.serving.pools.goodput import limits
 
     machines = _machines(hw)
     prompts, outputs = _lengths(isl, osl, lengths_from)
@@ -204,7 +204,7 @@ def _machines(names: tuple[str, ...]) -> list[Hardware]:
 
 def _lengths(isl: str | None, osl: str | None, trace: str | None) -> tuple[Lengths, Lengths]:
     """Return the lengths of prompts and outputs, as given or as a trace has them."""
-    from kvroof.serving.lengths import empirical, parse_lengths
+    from kvroof.serving.demand.lengths import empirical, parse_lengths
 
     if trace is None:
         return parse_lengths(isl or ISL, "--isl"), parse_lengths(osl or OSL, "--osl")
@@ -212,7 +212,7 @@ def _lengths(isl: str | None, osl: str | None, trace: str | None) -> tuple[Lengt
         raise BadInput(
             "the trace has both lengths", where="--lengths-from", way_out="leave --isl and --osl out"
         )
-    from kvroof.serving.traces import read_trace
+    from kvroof.serving.demand.traces import read_trace
 
     requests = read_trace(trace)
     return (

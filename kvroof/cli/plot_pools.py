@@ -17,7 +17,7 @@ from kvroof.ground.units import format_decimal, format_time
 
 if TYPE_CHECKING:
     from kvroof.roofline.plan import Plan
-    from kvroof.serving.transfer import KVLink
+    from kvroof.serving.pools.transfer import KVLink
     from kvroof.view.theme import Figure
 
 LENGTHS, RATE_TPOT, RATE_TTFT = "lengths", "rate-tpot", "rate-ttft"
@@ -62,7 +62,7 @@ def draw_pools(
     kvroof plot pools llama-3.1-8b h100-sxm --isl 2048 --osl 64 --tpot 25ms --out pools.html
     kvroof plot pools llama-3.1-8b h100-sxm --axes rate-tpot --tpot 20ms --max-devices 2 --out pools.html
     """
-    from kvroof.serving.transfer import KVLink
+    from kvroof.serving.pools.transfer import KVLink
 
     isl = isl or ((512, 2048) if axes == LENGTHS else (2048,))
     osl = osl or ((64, 256) if axes == LENGTHS else (256,))
@@ -95,7 +95,7 @@ def _by_lengths(
 ) -> Figure:
     """Return the map of prompts against outputs."""
     from kvroof.cli.serving_sweeps import pool_choice, pool_question
-    from kvroof.serving.goodput import limits
+    from kvroof.serving.pools.goodput import limits
     from kvroof.view.figures.pools import pool_map
 
     prompts, outputs, kept = sorted(set(isl)), sorted(set(osl)), limits(ttft, tpot)
@@ -126,7 +126,7 @@ def _by_rate(
 ) -> Figure:
     """Return the map of rates against the limit that the axes name; the other one is the same for all."""
     from kvroof.cli.serving_sweeps import pool_choice, pool_question
-    from kvroof.serving.goodput import limits
+    from kvroof.serving.pools.goodput import limits
     from kvroof.view.figures.rates import rate_map
 
     name, option, moved = ("TPOT", "--tpot", tpot) if axes == RATE_TPOT else ("TTFT", "--ttft", ttft)

@@ -58,8 +58,8 @@ def draw_load(
     kvroof plot load llama-3.1-8b h100-sxm --ttft 1s --out load.html
     """
     from kvroof.cli.serving_sweeps import load_curve
-    from kvroof.serving.lengths import parse_lengths
-    from kvroof.serving.traffic import traffic
+    from kvroof.serving.demand.lengths import parse_lengths
+    from kvroof.serving.demand.traffic import traffic
     from kvroof.view.figures.load import ttft_against_load
 
     plan = chosen_plan(model, hw)

@@ -81,9 +81,9 @@ def draw_frontier(
     plans = [chosen_plan(model, hw) for hw in dict.fromkeys(hws)]
     if splits:
         from kvroof.cli.serving_sweeps import open_loop_curve, split_curve
-        from kvroof.serving.lengths import fixed
-        from kvroof.serving.traffic import traffic
-        from kvroof.serving.transfer import KVLink
+        from kvroof.serving.demand.lengths import fixed
+        from kvroof.serving.demand.traffic import traffic
+        from kvroof.serving.pools.transfer import KVLink
 
         requests, wire = traffic(fixed(isl), fixed(osl)), KVLink(name="link", bytes_per_s=link)
         found = [open_loop_curve(plan, requests, utilization, reserve) for plan in plans]

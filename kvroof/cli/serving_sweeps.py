@@ -9,20 +9,20 @@ from kvroof.ground.errors import BadInput
 from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
-from kvroof.serving.batching import SteadyState, one_pool
-from kvroof.serving.best_pools import Question, question_of
-from kvroof.serving.disaggregation import Split, TwoPools, split
-from kvroof.serving.goodput import Limits, highest_rate, replica, start_rate
-from kvroof.serving.instances import Pool
-from kvroof.serving.lengths import fixed
-from kvroof.serving.pool_choice import Choice, choose
-from kvroof.serving.queueing import NoSteadyState
-from kvroof.serving.requests import poisson
-from kvroof.serving.simulator import Simulation, simulate
-from kvroof.serving.step_table import StepTable
+from kvroof.serving.demand.lengths import fixed
+from kvroof.serving.demand.requests import poisson
+from kvroof.serving.demand.traffic import Traffic, traffic
+from kvroof.serving.pools.best_pools import Question, question_of
+from kvroof.serving.pools.disaggregation import Split, TwoPools, split
+from kvroof.serving.pools.goodput import Limits, highest_rate, replica, start_rate
+from kvroof.serving.pools.pool_choice import Choice, choose
+from kvroof.serving.pools.transfer import KVLink
+from kvroof.serving.simulation.instances import Pool
+from kvroof.serving.simulation.simulator import Simulation, simulate
+from kvroof.serving.simulation.step_table import StepTable
+from kvroof.serving.steady.batching import SteadyState, one_pool
+from kvroof.serving.steady.queueing import NoSteadyState
 from kvroof.serving.step_times import PlanTimes
-from kvroof.serving.traffic import Traffic, traffic
-from kvroof.serving.transfer import KVLink
 from kvroof.view.figures.frontier import Curve, Operating
 from kvroof.view.theme import calibrated
 

@@ -15,9 +15,9 @@ from kvroof.cli.output import plain, print_json, print_view
 from kvroof.cli.quantities import RATE, TIME
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName, Preemption
-from kvroof.serving.instances import Router
-from kvroof.serving.requests import Request, poisson
-from kvroof.serving.transfer import kv_link
+from kvroof.serving.demand.requests import Request, poisson
+from kvroof.serving.pools.transfer import kv_link
+from kvroof.serving.simulation.instances import Router
 
 MAX_REQUESTS = 10**6
 POLICIES = ("static", "continuous", "chunked", "disagg")
@@ -107,7 +107,7 @@ def command(
     kvroof simulate llama-3.1-8b h100-sxm --concurrency 32 --requests 300 --ttft 1s --tpot 20ms
     kvroof simulate llama-3.1-8b h100-sxm --rate 8 --requests 300 --turns 5 --think 9s --prefix-cache
     """
-    from kvroof.serving.replay import Deployed, replay
+    from kvroof.serving.simulation.replay import Deployed, replay
 
     split = policy == "disagg"
     if not split and (decode is not None or link is not None or not options.left_out("decode_instances")):
@@ -149,7 +149,7 @@ def command(
     )
     answer = ran.summary(ttft_s=ttft, tpot_s=tpot)
     if out is not None:
-        from kvroof.serving.schedule_trace import chrome_trace
+        from kvroof.serving.simulation.schedule_trace import chrome_trace
 
         write_whole(out, json.dumps(chrome_trace(ran.spans)), f"--out {out[-80:]}")
     if as_json:
@@ -181,7 +181,7 @@ def _asked(
     if trace_file is not None:
         if rate is not None:
             raise BadInput("a trace has its own arrivals", where="--rate", way_out="leave one of them out")
-        from kvroof.serving.traces import read_trace
+        from kvroof.serving.demand.traces import read_trace
 
         return read_trace(trace_file, limit=requests)
     if (rate is None) == (concurrency is None):
@@ -217,7 +217,7 @@ def _conversations(
         raise BadInput("turns come at a rate", where="--turns", way_out="give --rate, and no other arrivals")
     if think is None:
         raise BadInput("turns are some time apart", where="--think", way_out="give it, e.g. --think 30s")
-    from kvroof.serving.sessions import sessions
+    from kvroof.serving.demand.sessions import sessions
 
     return sessions(
         rate,

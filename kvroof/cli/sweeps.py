@@ -8,8 +8,8 @@ from kvroof.memory.kv import KVReport, kv
 from kvroof.memory.ledger import Ledger, fit
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import arithmetic
-from kvroof.serving.closed_loop import closed_loop
 from kvroof.serving.latency import Calibration
+from kvroof.serving.steady.closed_loop import closed_loop
 from kvroof.serving.step_times import PlanTimes
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.precision import KVFormat

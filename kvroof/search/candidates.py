@@ -18,7 +18,7 @@ from kvroof.search.points import LEAST_CHUNK, Served, served
 from kvroof.search.question import MAX_LENGTH, Question
 from kvroof.search.relax import CHUNKS, FREE, LIMITS, SIZES, Box, padded
 from kvroof.search.stacking import stacked, structure
-from kvroof.serving.closed_loop import STEP_TOKENS
+from kvroof.serving.steady.closed_loop import STEP_TOKENS
 from kvroof.spec.reach import Encoder
 
 MOST_SEQS = 2**24

@@ -21,7 +21,7 @@ from kvroof.search.outcome import OperatingPoint, operating_point
 from kvroof.search.points import served
 from kvroof.search.question import Question, check_question
 from kvroof.search.relax import LIMITS
-from kvroof.serving.goodput import Limits
+from kvroof.serving.pools.goodput import Limits
 
 Kind: TypeAlias = Literal["interactivity", "ttft", "context"]
 Way: TypeAlias = Literal["sweep", "gradient"]

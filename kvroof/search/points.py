@@ -1,8 +1,8 @@
 """What a deployment serves at many points at once: TTFT, TPOT and throughput of a closed loop.
 
 A point is a number of sequences in the system, the prompt tokens of a step, and the prompt's length. Step
-times are the plan's, the loop is `kvroof.serving.closed_loop`'s. Whole numbers are evaluated as engines run
-them; real ones are the relaxed reading, in which chunks and ranks take fractions.
+times are the plan's, the loop is that of `kvroof.serving.steady.closed_loop`. Whole numbers are evaluated as
+engines run them; real ones are the relaxed reading, in which chunks and ranks take fractions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kvroof.ground.numeric import ceil_div, whole_blocks
 from kvroof.ground.record import record, static
 from kvroof.roofline.plan import Plan
 from kvroof.search.question import Question
-from kvroof.serving.closed_loop import STEP_TOKENS, closed_loop
+from kvroof.serving.steady.closed_loop import STEP_TOKENS, closed_loop
 from kvroof.spec.workload import Step, decode, mixed, prefill
 
 LEAST_CHUNK = 128

@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias, get_args
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.memory.budget import check_utilization
-from kvroof.serving.goodput import Limits
-from kvroof.serving.lengths import Lengths
-from kvroof.serving.traffic import Traffic
+from kvroof.serving.demand.lengths import Lengths
+from kvroof.serving.demand.traffic import Traffic
+from kvroof.serving.pools.goodput import Limits
 
 Objective: TypeAlias = Literal["throughput", "latency", "cost", "energy"]
 Goal: TypeAlias = Literal["throughput", "context", "batch"]

@@ -1,8 +1,8 @@
 """The other way round: the fewest devices that serve a rate of requests within the limits.
 
-Requests arrive at random (`kvroof.serving.batching`), so that they queue, and limits are held at the asked
-percentile. A replica's closed loop bounds the rate that it can serve; from there replicas are added until the
-limits are kept, the most promising layouts first.
+Requests arrive at random (`kvroof.serving.steady.batching`), so that they queue, and limits are held at the
+asked percentile. A replica's closed loop bounds the rate that it can serve; from there replicas are added
+until the limits are kept, the most promising layouts first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kvroof.search.outcome import Answer, OperatingPoint, WayOut, described, ope
 from kvroof.search.question import Question
 from kvroof.search.relaxed_search import FINALISTS, Search
 from kvroof.search.ways_out import nearest, ways_out
-from kvroof.serving.batching import SteadyState, one_pool
-from kvroof.serving.goodput import Replica, one_pool_policies, replica
-from kvroof.serving.queueing import NoSteadyState
+from kvroof.serving.pools.goodput import Replica, one_pool_policies, replica
+from kvroof.serving.steady.batching import SteadyState, one_pool
+from kvroof.serving.steady.queueing import NoSteadyState
 
 BOUND_SLACK = 1.15
 """How much more than its closed loop a replica is let try."""

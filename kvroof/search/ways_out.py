@@ -18,7 +18,7 @@ from kvroof.search.integers import Point, every_chunk
 from kvroof.search.outcome import WayOut
 from kvroof.search.question import Question
 from kvroof.search.relax import LIMITS
-from kvroof.serving.goodput import Limits
+from kvroof.serving.pools.goodput import Limits
 from kvroof.spec.parallel import check_layout
 from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format

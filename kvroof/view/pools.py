@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from kvroof.ground.units import format_bytes, format_decimal, format_time
-from kvroof.serving.break_even import Condition
-from kvroof.serving.verdict import Disaggregation, Side
+from kvroof.serving.pools.break_even import Condition
+from kvroof.serving.pools.verdict import Disaggregation, Side
 from kvroof.view.tables import notes, table
 
 WORDS = {"aggregate": "ONE POOL", "disaggregate": "TWO POOLS", "tie": "TIE"}

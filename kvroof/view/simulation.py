@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from kvroof.ground.units import format_time
-from kvroof.serving.metrics import Percentiles, Summary
-from kvroof.serving.replay import Deployed
-from kvroof.serving.simulator import Simulation
+from kvroof.serving.simulation.metrics import Percentiles, Summary
+from kvroof.serving.simulation.replay import Deployed
+from kvroof.serving.simulation.simulator import Simulation
 from kvroof.view.tables import notes, table, verdict
 
 

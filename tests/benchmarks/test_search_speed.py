@@ -23,8 +23,8 @@ from kvroof.ground.errors import KvroofError
 from kvroof.search.choices import Axes, Stores, plans
 from kvroof.search.optimize import optimize
 from kvroof.search.question import Question
-from kvroof.serving.goodput import limits
-from kvroof.serving.lengths import fixed
+from kvroof.serving.demand.lengths import fixed
+from kvroof.serving.pools.goodput import limits
 from tests.search.problems import problem
 
 QUESTION = Question(isl=fixed(4000), osl=fixed(1000), limits=limits(1.0, 0.02))

@@ -14,9 +14,9 @@ import pytest
 from kvroof.memory.blocks import Blocks
 from kvroof.schedule.policies import Policy
 from kvroof.schedule.scheduler import Scheduler
-from kvroof.serving.instances import Pool
-from kvroof.serving.requests import Request
-from kvroof.serving.simulator import simulate
+from kvroof.serving.demand.requests import Request
+from kvroof.serving.simulation.instances import Pool
+from kvroof.serving.simulation.simulator import simulate
 
 pytestmark = pytest.mark.benchmark(warmup=False, min_rounds=3)
 

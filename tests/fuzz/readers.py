@@ -26,7 +26,7 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.cli.main import main
 from kvroof.ground.errors import KvroofError
 from kvroof.memory.engines.logs import read_log
-from kvroof.serving.traces import read_trace
+from kvroof.serving.demand.traces import read_trace
 from kvroof.spec.params import params_total
 from tests.fuzz.mutation import Choices, mutated, toml
 

@@ -10,6 +10,7 @@ import dataclasses
 import pytest
 
 import kvroof
+from kvroof.calibration.evidence.shapes import latent, uniform, windowed
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.ground.units import GIB, MIB
@@ -22,8 +23,6 @@ from kvroof.memory.layers import caches
 from kvroof.spec.parallel import Layout
 from kvroof.spec.precision import FP8_PACKED, HF_STATE, parse_kv_format
 from kvroof.spec.reach import Full
-
-from .test_engine_logs import latent, uniform, windowed
 
 
 def read(config):

@@ -15,13 +15,13 @@ import pytest
 from serving.test_simulator_distserve import CASES, DECODE, LARGE_BATCH, PREFILL, PUBLISHED, arrivals, load
 
 from kvroof.schedule.policies import Policy
-from kvroof.serving.batching import one_pool
-from kvroof.serving.disaggregation import TwoPools, split
-from kvroof.serving.goodput import Replica
-from kvroof.serving.lengths import fixed
-from kvroof.serving.queueing import NoSteadyState
-from kvroof.serving.traffic import traffic
-from kvroof.serving.transfer import KVLink
+from kvroof.serving.demand.lengths import fixed
+from kvroof.serving.demand.traffic import traffic
+from kvroof.serving.pools.disaggregation import TwoPools, split
+from kvroof.serving.pools.goodput import Replica
+from kvroof.serving.pools.transfer import KVLink
+from kvroof.serving.steady.batching import one_pool
+from kvroof.serving.steady.queueing import NoSteadyState
 
 ASKED = traffic(fixed(512), fixed(129))
 CAPACITY_TOKENS = {1: 66_144, 2: 163_008, 4: 356_736}

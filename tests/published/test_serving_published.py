@@ -1,8 +1,8 @@
 """Published serving numbers, predicted from the model and the machine alone: every row with its error.
 
 Nothing is fitted to these rows: step times come from the shipped kernel calibrations, constants of a closed
-loop and of the front end from `serving/closed_loop.py`. `reached` is the error that a row is known to stay
-within; where that is large the docstring says what is known of why.
+loop and of the front end from `serving/steady/closed_loop.py`. `reached` is the error that a row is known to
+stay within; where that is large the docstring says what is known of why.
 """
 
 import functools
@@ -15,14 +15,14 @@ from kvroof.calibration.load import load_calibration
 from kvroof.catalog.profiles import load_hardware
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
-from kvroof.serving.batching import one_pool
-from kvroof.serving.closed_loop import FRONT_END_S, closed_loop
-from kvroof.serving.disaggregation import TwoPools, split
-from kvroof.serving.goodput import Replica, replica
-from kvroof.serving.lengths import fixed
+from kvroof.serving.demand.lengths import fixed
+from kvroof.serving.demand.traffic import traffic
+from kvroof.serving.pools.disaggregation import TwoPools, split
+from kvroof.serving.pools.goodput import Replica, replica
+from kvroof.serving.pools.transfer import KVLink, kv_link, transferred_bytes
+from kvroof.serving.steady.batching import one_pool
+from kvroof.serving.steady.closed_loop import FRONT_END_S, closed_loop
 from kvroof.serving.step_times import AffineTimes, PlanTimes
-from kvroof.serving.traffic import traffic
-from kvroof.serving.transfer import KVLink, kv_link, transferred_bytes
 from kvroof.spec.hardware import Link
 
 NIC = KVLink(name="400 Gb/s", bytes_per_s=50e9)

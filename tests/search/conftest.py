@@ -8,8 +8,8 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.roofline.efficiency import IDENTITY
 from kvroof.search.choices import Axes, Stores, plans
 from kvroof.search.question import Question
-from kvroof.serving.goodput import limits
-from kvroof.serving.lengths import fixed
+from kvroof.serving.demand.lengths import fixed
+from kvroof.serving.pools.goodput import limits
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.roofline.efficiency import IDENTITY
 from kvroof.search.choices import Axes, Stores, plans
 from kvroof.search.question import Question
-from kvroof.serving.goodput import limits
-from kvroof.serving.lengths import fixed, from_percentiles
+from kvroof.serving.demand.lengths import fixed, from_percentiles
+from kvroof.serving.pools.goodput import limits
 
 MODELS = (
     "llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gemma-3-27b", "llama-3.1-70b", "mixtral-8x7b-v0.1",

@@ -60,7 +60,7 @@ def test_a_model_that_does_not_fit_is_no_candidate(choose, ask):
 def test_lengths_that_differ_take_more_room_than_their_mean(choose, ask):
     from dataclasses import replace
 
-    from kvroof.serving.lengths import fixed, from_percentiles
+    from kvroof.serving.demand.lengths import fixed, from_percentiles
 
     (plan,) = choose(tp=2, pp=1)
     spread = from_percentiles(2000, 8000)

@@ -7,7 +7,7 @@ from kvroof.ground.errors import BadInput
 from kvroof.memory.ledger import fit
 from kvroof.search.frontier import FrontierPoint, frontier, two_pools, undominated
 from kvroof.search.optimize import optimize
-from kvroof.serving.goodput import limits
+from kvroof.serving.pools.goodput import limits
 
 
 @pytest.fixture(scope="module")

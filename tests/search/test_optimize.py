@@ -11,7 +11,7 @@ from kvroof.search.points import served
 from kvroof.search.prices import scaled
 from kvroof.search.question import MAX_LENGTH
 from kvroof.search.relaxed_search import Search
-from kvroof.serving.goodput import limits
+from kvroof.serving.pools.goodput import limits
 
 from .problems import problem
 

@@ -3,9 +3,9 @@ import pytest
 
 from kvroof.search.points import served
 from kvroof.search.question import Question
-from kvroof.serving.closed_loop import closed_loop
-from kvroof.serving.goodput import limits
-from kvroof.serving.lengths import fixed, from_percentiles
+from kvroof.serving.demand.lengths import fixed, from_percentiles
+from kvroof.serving.pools.goodput import limits
+from kvroof.serving.steady.closed_loop import closed_loop
 from kvroof.serving.step_times import PlanTimes
 from kvroof.spec.workload import decode
 

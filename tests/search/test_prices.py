@@ -9,7 +9,7 @@ from kvroof.ground.units import GB, GIB, TB
 from kvroof.search.optimize import optimize
 from kvroof.search.prices import scaled, shadow_prices
 from kvroof.search.relaxed_search import Search
-from kvroof.serving.goodput import limits
+from kvroof.serving.pools.goodput import limits
 
 NEAR = 0.05
 STEP = 0.01

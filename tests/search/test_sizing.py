@@ -4,8 +4,8 @@ import pytest
 
 from kvroof.ground.errors import BadInput
 from kvroof.search.sizing import Sizing, size_for_rate
-from kvroof.serving.goodput import limits
-from kvroof.serving.lengths import from_percentiles
+from kvroof.serving.demand.lengths import from_percentiles
+from kvroof.serving.pools.goodput import limits
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
-from kvroof.serving.batching import one_pool
-from kvroof.serving.instances import Pool
-from kvroof.serving.lengths import empirical, fixed, from_percentiles
-from kvroof.serving.requests import Request, poisson
-from kvroof.serving.simulator import simulate
-from kvroof.serving.step_table import StepTable
+from kvroof.serving.demand.lengths import empirical, fixed, from_percentiles
+from kvroof.serving.demand.requests import Request, poisson
+from kvroof.serving.demand.traffic import traffic
+from kvroof.serving.simulation.instances import Pool
+from kvroof.serving.simulation.simulator import simulate
+from kvroof.serving.simulation.step_table import StepTable
+from kvroof.serving.steady.batching import one_pool
 from kvroof.serving.step_times import PlanTimes
-from kvroof.serving.traffic import traffic
 
 SEQS = 128
 POLICIES = {

@@ -3,8 +3,8 @@
 import random
 
 from kvroof.schedule.policies import Policy
-from kvroof.serving.instances import Link, Pool
-from kvroof.serving.requests import Request
+from kvroof.serving.demand.requests import Request
+from kvroof.serving.simulation.instances import Link, Pool
 
 
 def affine(start=0.010, token=1e-4, cached=1e-6, swapped=1e-3):

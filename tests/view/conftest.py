@@ -16,16 +16,16 @@ from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
 from kvroof.search.sensitivity import Sensitivity
-from kvroof.serving.batching import one_pool
-from kvroof.serving.instances import Pool
+from kvroof.serving.demand.lengths import fixed
+from kvroof.serving.demand.requests import Request
+from kvroof.serving.demand.traffic import traffic
 from kvroof.serving.latency import Calibration, estimate
-from kvroof.serving.lengths import fixed
-from kvroof.serving.pool_choice import Choice
-from kvroof.serving.queueing import NoSteadyState
-from kvroof.serving.requests import Request
-from kvroof.serving.simulator import simulate
+from kvroof.serving.pools.pool_choice import Choice
+from kvroof.serving.simulation.instances import Pool
+from kvroof.serving.simulation.simulator import simulate
+from kvroof.serving.steady.batching import one_pool
+from kvroof.serving.steady.queueing import NoSteadyState
 from kvroof.serving.step_times import AffineTimes
-from kvroof.serving.traffic import traffic
 from kvroof.view.figures.blocks import block_tables
 from kvroof.view.figures.capacity import EqualTime, capacity_frontier
 from kvroof.view.figures.footprint import footprint

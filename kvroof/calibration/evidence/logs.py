@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvroof.calibration.evidence.evidence import Case, Evidence, Refused
+from kvroof.calibration.evidence.shapes import config_of
 from kvroof.catalog.huggingface import read_architecture
 from kvroof.catalog.models import load_model
 from kvroof.catalog.names import data_folder
@@ -26,7 +27,6 @@ from kvroof.memory.engines.vllm import VLLM
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.precision import HF_STATE, parse_kv_format
 
-VOCABULARY = {"vocab_size": 32000, "torch_dtype": "bfloat16", "tie_word_embeddings": False}
 WHY = {
     "vllm-r1distill-qwen14b-tp2": (
         "8.69 GiB is the log of one of two ranks; the tokens are the fewest over both, of 7.46 GiB"
@@ -134,15 +134,9 @@ def _shown(figure: float | list[int]) -> str:
 
 def model_of(log: LoggedFigure) -> Architecture:
     """Return the log's model: of the catalog, or of the shape that the log tells."""
-    shape = log.shape
-    if "catalog" in shape:
-        return _catalog(shape["catalog"])
-    if "gemma3" in shape:
-        config = _windowed("gemma3_text", **shape["gemma3"])
-    elif "gemma4" in shape:
-        config = _gemma4(**shape["gemma4"])
-    else:
-        config = _latent(**shape) if "kv_lora_rank" in shape else _uniform(**shape)
+    if "catalog" in log.shape:
+        return _catalog(log.shape["catalog"])
+    config = config_of(log.shape)
     return read_architecture(config, log.id, log.id).architecture
 
 
@@ -221,75 +215,3 @@ PREDICT: dict[str, Callable[[LoggedFigure], Any]] = {
     "llama.cpp MiB": lambda log: sum(buffers_mib(log)),
 }
 """What is predicted of each figure that a log prints."""
-
-
-def _uniform(layers: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
-    heads = kv_heads * max(1, 32 // kv_heads)
-    return {
-        "model_type": "llama",
-        "num_hidden_layers": layers,
-        "hidden_size": heads * head_dim,
-        "intermediate_size": 4 * heads * head_dim,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        **VOCABULARY,
-    }
-
-
-def _latent(layers: int, heads: int, kv_lora_rank: int, qk_rope_head_dim: int) -> dict[str, Any]:
-    """Return a config of latent attention; what does not decide the cache is DeepSeek-V3's, or small."""
-    return {
-        "model_type": "deepseek_v3",
-        "num_hidden_layers": layers,
-        "hidden_size": 7168,
-        "intermediate_size": 18432,
-        "moe_intermediate_size": 2048,
-        "n_routed_experts": 8,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "first_k_dense_replace": 1,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "q_lora_rank": 1536,
-        "kv_lora_rank": kv_lora_rank,
-        "qk_rope_head_dim": qk_rope_head_dim,
-        "qk_nope_head_dim": 128,
-        "v_head_dim": 128,
-        **VOCABULARY,
-    }
-
-
-def _windowed(
-    model_type: str, layers: int, full: int, window: int, kv_heads: int, head_dim: int
-) -> dict[str, Any]:
-    """Return Gemma's layers, windowed and full."""
-    return {
-        "model_type": model_type,
-        "num_hidden_layers": layers,
-        "layer_types": ["sliding_attention"] * (layers - full) + ["full_attention"] * full,
-        "sliding_window": window,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 8,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        **VOCABULARY,
-    }
-
-
-def _gemma4(
-    layers: int,
-    full: int,
-    window: int,
-    kv_heads: int,
-    head_dim: int,
-    global_head_dim: int,
-    global_kv_heads: int | None = None,
-) -> dict[str, Any]:
-    """Return Gemma-4's layers: full ones with heads of another width, and of another number where said."""
-    config = _windowed("gemma4_text", layers, full, window, kv_heads, head_dim)
-    config |= {"global_head_dim": global_head_dim, "attention_k_eq_v": global_kv_heads is not None}
-    if global_kv_heads is not None:
-        config["num_global_key_value_heads"] = global_kv_heads
-    return config

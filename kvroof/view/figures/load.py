@@ -8,9 +8,9 @@ from math import log10
 from plotly.graph_objects import Figure, Scatter
 
 from kvroof.ground.units import format_time
-from kvroof.serving.batching import SteadyState
 from kvroof.serving.latency import Calibration
-from kvroof.serving.queueing import NoSteadyState
+from kvroof.serving.steady.batching import SteadyState
+from kvroof.serving.steady.queueing import NoSteadyState
 from kvroof.view.theme import INK, Axis, calibrated, frame, literal, style
 
 

@@ -7,7 +7,7 @@ from math import exp, isinf
 
 from plotly.graph_objects import Figure, Heatmap
 
-from kvroof.serving.pool_choice import Choice
+from kvroof.serving.pools.pool_choice import Choice
 from kvroof.view.theme import BLUE, INK, VERMILLION, Axis, frame, tint
 
 WORDS = {"aggregate": "one pool", "disaggregate": "split", "tie": "tie"}

@@ -8,7 +8,7 @@ from math import exp, isinf, log10
 from plotly.graph_objects import Figure, Scatter
 
 from kvroof.ground.units import format_time
-from kvroof.serving.pool_choice import Choice
+from kvroof.serving.pools.pool_choice import Choice
 from kvroof.view.figures.pools import WORDS
 from kvroof.view.theme import BLUE, DETAIL, VERMILLION, Axis, frame
 

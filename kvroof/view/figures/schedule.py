@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from plotly.graph_objects import Bar, Figure
 
 from kvroof.ground.units import format_time
-from kvroof.serving.metrics import Served
-from kvroof.serving.schedule_trace import Span
+from kvroof.serving.simulation.metrics import Served
+from kvroof.serving.simulation.schedule_trace import Span
 from kvroof.view.theme import BLUE, GREY, INK, ORANGE, PURPLE, Axis, frame, literal
 
 Doing: TypeAlias = Literal["waits", "prefill", "decode", "KV transfer"]
