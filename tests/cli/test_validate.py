@@ -1,8 +1,11 @@
 """`kvroof validate` and `kvroof calibrate --points` on the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
+
+README = Path(__file__).parents[2] / "README.md"
 
 POINTS = """model,hw,framework,tp,isl,osl,concurrency,kv_dtype,ttft_ms,tpot_ms
 llama-3.1-8b,h100-sxm,vllm,1,1024,256,1,auto,40,8.0
@@ -65,6 +68,10 @@ def test_a_report_holds_every_class_of_evidence(kvroof, points, tmp_path):
         assert kind in answer.out
         assert f"| {kind} |" in text
     assert "llama-3.1-8b, h100-sxm, vllm, TP 2, 4,096/256, concurrency 32" in text
+    first_table = text.split("\n\n")[2].splitlines()
+    quoted = [row for row in first_table if not row.startswith("| served")]
+    assert len(quoted) == 12
+    assert "\n".join(quoted) in README.read_text("utf-8"), "the README quotes another table"
 
 
 def test_a_report_of_another_kind_is_refused_before_anything_is_computed(kvroof):

@@ -1,4 +1,4 @@
-"""Configs of the shape that a log or a report tells: what decides the cache, and small values for the rest."""
+"""Configs of the shape that a log or a report tells; what does not decide the cache is small."""
 
 from __future__ import annotations
 
