@@ -62,8 +62,8 @@ def residency(
     for value, where in ((rate_per_s, "--rate"), (think_s, "--think"), (float(turns), "--turns")):
         if not 0 < value < math.inf:
             raise BadInput(f"{value} is not a positive number", where=where)
-    if not capacity_tokens >= 0:
-        raise BadInput(f"{capacity_tokens} tokens", where="capacity_tokens")
+    if not 0 <= capacity_tokens < math.inf:
+        raise BadInput(f"{capacity_tokens} tokens are no capacity", where="capacity_tokens")
     prompts = [turn_tokens(turn, input_tokens, output_tokens) for turn in range(turns)]
     kept = [prompt + output_tokens - 1 for prompt in prompts]
     begun = rate_per_s / turns
@@ -71,15 +71,15 @@ def residency(
     def held(time_s: float) -> float:
         return begun * (sum(kept[:-1]) * think_s * -math.expm1(-time_s / think_s) + kept[-1] * time_s)
 
-    low, high = 0.0, think_s
-    while held(high) < capacity_tokens:
-        low, high = high, 2 * high
-    while high - low > PRECISION * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if held(middle) < capacity_tokens else (low, middle)
-    resident = -math.expm1(-high / think_s) if capacity_tokens > 0 else 0.0
+    most_s = capacity_tokens / (begun * kept[-1]) * (1 + PRECISION)
+    time_s = 0.0
+    if held(most_s) > capacity_tokens:
+        from scipy.optimize import brentq
+
+        time_s = float(brentq(lambda t: held(t) - capacity_tokens, 0.0, most_s, xtol=PRECISION * most_s))
+    resident = -math.expm1(-time_s / think_s)
     return Residency(
-        time_s=high if capacity_tokens > 0 else 0.0,
+        time_s=time_s,
         resident=resident,
         prefix_hit=resident * sum(kept[:-1]) / sum(prompts),
     )
