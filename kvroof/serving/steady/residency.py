@@ -74,7 +74,7 @@ def residency(
     most_s = capacity_tokens / (begun * kept[-1]) * (1 + PRECISION)
     time_s = 0.0
     if held(most_s) > capacity_tokens:
-        from scipy.optimize import brentq  # type: ignore[import-untyped]
+        from scipy.optimize import brentq  # type: ignore[import-untyped, unused-ignore]
 
         time_s = float(brentq(lambda t: held(t) - capacity_tokens, 0.0, most_s, xtol=PRECISION * most_s))
     resident = -math.expm1(-time_s / think_s)
