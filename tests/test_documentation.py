@@ -44,6 +44,7 @@ LEFT_OUT = {
     "ruff ": "a step of the gate",
     "mypy": "a step of the gate",
     "lint-imports": "a step of the gate",
+    "python -m tests.fuzz": "takes as long as one likes; tests/fuzz tries every reader a little",
     "python -m pytest": "a part of the suite that is running; the benchmarks are left out of it on purpose",
 }
 LACKS = {

@@ -12,7 +12,6 @@ on TP 4 the run's TPOT is 68.0 ms, where 15,000 requests of the same simulator g
 
 import numpy as np
 import pytest
-from serving.test_simulator_distserve import CASES, DECODE, LARGE_BATCH, PREFILL, PUBLISHED, arrivals, load
 
 from kvroof.schedule.policies import Policy
 from kvroof.serving.demand.lengths import fixed
@@ -22,6 +21,15 @@ from kvroof.serving.pools.goodput import Replica
 from kvroof.serving.pools.transfer import KVLink
 from kvroof.serving.steady.batching import one_pool
 from kvroof.serving.steady.queueing import NoSteadyState
+from tests.serving.simulation.test_simulator_distserve import (
+    CASES,
+    DECODE,
+    LARGE_BATCH,
+    PREFILL,
+    PUBLISHED,
+    arrivals,
+    load,
+)
 
 ASKED = traffic(fixed(512), fixed(129))
 CAPACITY_TOKENS = {1: 66_144, 2: 163_008, 4: 356_736}
