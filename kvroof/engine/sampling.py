@@ -13,7 +13,7 @@ def greedy(
     """Return the token of the largest logit, and its margin over the next one.
 
     Where the margin is wider than what rounding can move, any order of summation picks the same token. Two
-    passes over the logits; XLA's `top_k` sorts them all on a CPU, which takes as long as a small model's step.
+    passes over the logits: on a CPU XLA's `top_k` sorts them all, which takes as long as a small step.
     """
     tokens = jnp.argmax(logits, axis=1).astype(jnp.int32)
     others = jnp.arange(logits.shape[1], dtype=jnp.int32) != tokens[:, None]
