@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from kvroof.cli.sweeps import calibration_of
 from kvroof.ground.errors import BadInput
-from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
 from kvroof.serving.demand.lengths import fixed
@@ -17,12 +16,10 @@ from kvroof.serving.pools.disaggregation import Split, TwoPools, split
 from kvroof.serving.pools.goodput import Limits, highest_rate, replica, start_rate
 from kvroof.serving.pools.pool_choice import Choice, choose
 from kvroof.serving.pools.transfer import KVLink
-from kvroof.serving.simulation.instances import Pool
-from kvroof.serving.simulation.simulator import Simulation, simulate
-from kvroof.serving.simulation.step_table import StepTable
+from kvroof.serving.simulation.replay import Deployed, replay
+from kvroof.serving.simulation.simulator import Simulation
 from kvroof.serving.steady.batching import SteadyState, one_pool
 from kvroof.serving.steady.queueing import NoSteadyState
-from kvroof.serving.step_times import PlanTimes
 from kvroof.view.figures.frontier import Curve, Operating
 from kvroof.view.theme import calibrated
 
@@ -142,25 +139,6 @@ def simulated(
     Raises:
         BadInput: The memory does not admit one request, or a policy that cannot run.
     """
-    room = fit(
-        plan.model,
-        plan.hardware.capacity_bytes,
-        tokens=isl + osl - 1,
-        utilization=utilization,
-        reserve_bytes=reserve_bytes,
-        formats=plan.formats,
-        kv_format=plan.kv_format,
-        allocator=plan.allocator,
-        layout=plan.layout,
-    )
-    if not room.max_seqs:
-        raise BadInput(
-            f"not one request fits on {plan.hardware.name}", where="schedule", way_out="see kvroof fit"
-        )
-    table = StepTable(
-        PlanTimes(plan), most_tokens=isl + osl, most_query_tokens=max(policy.max_num_batched_tokens, isl)
-    )
-    block = plan.allocator.block_size
-    pool = Pool(step_s=table, num_blocks=room.kv_capacity_tokens // block, block_size=block, policy=policy)
     asked = poisson(rate, requests, input_tokens=isl, output_tokens=osl, seed=seed)
-    return simulate(asked, pool, trace=True)
+    deployed = Deployed(plan=plan, policy=policy, utilization=utilization, reserve_bytes=reserve_bytes)
+    return replay(asked, deployed, trace=True)

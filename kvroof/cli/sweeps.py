@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvroof.memory.kv import KVReport, kv
-from kvroof.memory.ledger import Ledger, fit
+from kvroof.memory.ledger import Ledger
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import arithmetic
 from kvroof.serving.latency import Calibration
+from kvroof.serving.room import room
 from kvroof.serving.steady.closed_loop import closed_loop
 from kvroof.serving.step_times import PlanTimes
 from kvroof.spec.architecture import Architecture
@@ -44,17 +45,7 @@ def capacity_ledgers(
 ) -> list[Ledger]:
     """Return what the memory of a deployment admits, from the shortest context to the longest."""
     return [
-        fit(
-            plan.model,
-            plan.hardware.capacity_bytes,
-            tokens=tokens,
-            utilization=utilization,
-            reserve_bytes=reserve_bytes,
-            formats=plan.formats,
-            kv_format=plan.kv_format,
-            allocator=plan.allocator,
-            layout=plan.layout,
-        )
+        room(plan, tokens, utilization=utilization, reserve_bytes=reserve_bytes)
         for tokens in doubling(min(shortest, longest), longest)
     ]
 
@@ -94,17 +85,7 @@ def loop_curve(
 
     None where it does not admit one.
     """
-    admitted = fit(
-        plan.model,
-        plan.hardware.capacity_bytes,
-        tokens=isl + osl - 1,
-        utilization=utilization,
-        reserve_bytes=reserve_bytes,
-        formats=plan.formats,
-        kv_format=plan.kv_format,
-        allocator=plan.allocator,
-        layout=plan.layout,
-    ).max_seqs
+    admitted = room(plan, isl + osl - 1, utilization=utilization, reserve_bytes=reserve_bytes).max_seqs
     if not admitted:
         return None
     times, devices = PlanTimes(plan), plan.layout.devices

@@ -12,7 +12,7 @@ from typing import Any
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.memory.budget import Draft
-from kvroof.memory.ledger import Ledger, fit
+from kvroof.memory.ledger import Ledger
 from kvroof.memory.terms import Term, budget_terms
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import (
@@ -25,6 +25,7 @@ from kvroof.roofline.roofline import (
 from kvroof.serving.assumptions import assumptions
 from kvroof.serving.op_times import OpTime, mean_over_steps
 from kvroof.serving.op_times import op_times as op_times
+from kvroof.serving.room import room
 from kvroof.serving.speculation import speculation
 from kvroof.serving.spread import around, log_spread
 from kvroof.spec.workload import Sequences, Step, decode, prefill
@@ -143,18 +144,13 @@ def estimate(
         later = mean_over_steps(drafting.decode_ops(plan, batch, lengths))
     ttft, tpot = serial_s(first), serial_s(later)
     e2e = ttft + (osl - 1) * tpot
-    memory = fit(
-        plan.model,
-        plan.hardware.capacity_bytes,
-        tokens=isl + osl - 1,
+    memory = room(
+        plan,
+        isl + osl - 1,
         seqs=batch,
         utilization=utilization,
         reserve_bytes=reserve_bytes,
-        formats=plan.formats,
-        kv_format=plan.kv_format,
         encoder_tokens=encoder_tokens,
-        allocator=plan.allocator,
-        layout=plan.layout,
         terms=_beside(plan, batch, draft),
         draft=None if draft is None else Draft(model=draft.model, kv_format=draft.kv_format),
     )

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
-from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
 from kvroof.serving.demand.traffic import Traffic
 from kvroof.serving.pools.transfer import layers_sent, transferred_bytes
+from kvroof.serving.room import room
 from kvroof.serving.spread import log_spread
 from kvroof.serving.steady.batching import first_and_later
 from kvroof.serving.steady.closed_loop import TPOT_ERROR
@@ -108,17 +108,7 @@ def replica(plan: Plan, asked: Traffic, *, utilization: float = 0.9, reserve_byt
         utilization: Share of the memory that may be used.
         reserve_bytes: Memory that is neither weights nor cache.
     """
-    ledger = fit(
-        plan.model,
-        plan.hardware.capacity_bytes,
-        tokens=math.ceil(asked.context),
-        utilization=utilization,
-        reserve_bytes=reserve_bytes,
-        formats=plan.formats,
-        kv_format=plan.kv_format,
-        allocator=plan.allocator,
-        layout=plan.layout,
-    )
+    ledger = room(plan, math.ceil(asked.context), utilization=utilization, reserve_bytes=reserve_bytes)
     layout, seqs, exact = plan.layout, min(ledger.max_seqs, MAX_SEQS), PlanTimes(plan)
     axes = ("tp", "pp", "dp", "ep")
     sizes = " ".join(f"{axis}{getattr(layout, axis)}" for axis in axes if getattr(layout, axis) > 1)

@@ -15,9 +15,9 @@ from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.memory.demand import equal_lengths
 from kvroof.memory.kv import cache_bytes
-from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.serving.pools.transfer import layers_sent, seen_s, transferred_bytes
+from kvroof.serving.room import room
 from kvroof.serving.step_times import PlanTimes, StepTimes
 from kvroof.spec.hardware import Hardware
 
@@ -68,17 +68,7 @@ def hbm_tier(plan: Plan, prefix: int, *, utilization: float = 0.9, reserve_bytes
 
     Its room is that of the prompts of `prefix` tokens that the ledger admits, one copy of each.
     """
-    ledger = fit(
-        plan.model,
-        plan.hardware.capacity_bytes,
-        tokens=prefix,
-        utilization=utilization,
-        reserve_bytes=reserve_bytes,
-        formats=plan.formats,
-        kv_format=plan.kv_format,
-        allocator=plan.allocator,
-        layout=plan.layout,
-    )
+    ledger = room(plan, prefix, utilization=utilization, reserve_bytes=reserve_bytes)
     return Tier(name="HBM", capacity_bytes=ledger.max_seqs * _stored(plan, prefix), bytes_per_s=math.inf)
 
 

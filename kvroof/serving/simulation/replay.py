@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
-from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
 from kvroof.serving.demand.requests import Request
 from kvroof.serving.pools.transfer import KVLink, layers_sent, scale_out_link, transferred_bytes
+from kvroof.serving.room import room
 from kvroof.serving.simulation.instances import Link, Pool, Router
 from kvroof.serving.simulation.simulator import Simulation, simulate
 from kvroof.serving.simulation.step_table import StepTable
@@ -93,17 +93,7 @@ def pool_of(serving: Deployed, requests: Sequence[Request]) -> Pool:
         )
     longest = max(r.input_tokens + r.output_tokens for r in requests)
     mean = sum(r.input_tokens + r.output_tokens for r in requests) // len(requests)
-    ledger = fit(
-        plan.model,
-        plan.hardware.capacity_bytes,
-        tokens=mean,
-        utilization=serving.utilization,
-        reserve_bytes=serving.reserve_bytes,
-        formats=plan.formats,
-        kv_format=plan.kv_format,
-        allocator=plan.allocator,
-        layout=plan.layout,
-    )
+    ledger = room(plan, mean, utilization=serving.utilization, reserve_bytes=serving.reserve_bytes)
     size = serving.block_size or plan.allocator.block_size
     if not 1 <= size <= MAX_BLOCK:
         raise BadInput(f"{size} is not between 1 and {MAX_BLOCK}", where="--block-size")
