@@ -147,7 +147,7 @@ def test_the_help_of_each_kind_has_its_example(kvroof, kind):
         ("roofline llama-3.1-8b h100 --out x.html --calibration nothing", "nothing"),
         ("capacity llama-3.1-8b h100-sxm --tpot soon --out x.html", "--tpot"),
         ("frontier llama-3.1-405b h100-sxm --out x.html", "not one request fits"),
-        ("schedule llama-3.1-405b h100-sxm --out x.html", "not one request fits"),
+        ("schedule llama-3.1-405b h100-sxm --out x.html", "leaves no room"),
         ("pools llama-3.1-8b h100-sxm --max-devices 1 --out x.html", "--max-devices"),
         ("pools llama-3.1-8b h100-sxm --tpot 20ms,30ms --out x.html", "--axes rate-tpot"),
         ("pools llama-3.1-8b h100-sxm --axes rate-tpot --ttft 1s --out x.html", "--tpot"),
