@@ -54,7 +54,7 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option(
     "--block-size",
     type=int,
-    help="Tokens in a block; the engine's. A trace of 512-token hashes runs faster in 512.",
+    help="Tokens in a block; the engine's, and with --prefix-cache those that a trace's hashes name.",
 )
 @click.option("--max-num-seqs", default=256, show_default=True, help="Sequences that run at once.")
 @click.option("--max-num-batched-tokens", default=8192, show_default=True, help="Tokens in one step.")
@@ -116,6 +116,8 @@ def command(
     serving_block = block_size or plan.allocator.block_size
     if turns == 1 and think is None:
         asked = _asked(trace_file, rate, concurrency, requests, isl, osl, seed)
+        named = asked[0].hash_block_size if asked and asked[0].block_hashes else None
+        block_size = block_size or (named if prefix_cache else None)
     else:
         alone = trace_file is None and concurrency is None
         asked = _conversations(alone, rate, requests, turns, think, isl, osl, serving_block, seed)

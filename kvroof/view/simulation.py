@@ -71,6 +71,9 @@ def _assumptions(ran: Simulation, serving: Deployed, decoding: Deployed | None) 
         yield "steps take their bound, not what engines measure: no calibration is applied"
     else:
         yield f"steps are calibrated with {efficiency.name}, interpolated from a table"
+    own = serving.plan.allocator.block_size
+    size = serving.block_size or own
+    yield f"blocks of {size:,} tokens" + ("" if size == own else f"; --block-size {own} is the engine's")
     yield "percentiles of gaps are over gaps, all others over requests"
     yield "TTFT is from arrival to the first token, queueing included"
     if decoding is not None:

@@ -67,3 +67,14 @@ def test_a_question_that_cannot_be_is_one_line(kvroof, options, word):
     assert answer.code == 2
     assert word in answer.err
     assert len(answer.err.strip().splitlines()) == 1
+
+
+def test_a_traces_hashes_choose_the_block_unless_one_is_asked_for(kvroof, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 1030, "output_length": 4, "hash_ids": [1, 2, 3]}
+    trace.write_text("\n".join(json.dumps(row | {"timestamp": 1000 * n}) for n in range(3)), "utf-8")
+    asked = ("simulate", "llama-3.1-8b", "h100-sxm", "--trace", trace)
+    lines = [line.strip() for line in kvroof(*asked).out.splitlines()]
+    assert "- blocks of 16 tokens" in lines
+    assert "blocks of 512 tokens; --block-size 16 is the engine's" in kvroof(*asked, "--prefix-cache").out
+    assert "blocks of 32 tokens" in kvroof(*asked, "--prefix-cache", "--block-size", "32").out
