@@ -77,3 +77,16 @@ def test_a_table_prints_where_the_terminal_knows_only_ascii():
     done = command("fit", "llama-3.1-8b", "h100-sxm", env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("YES")
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "found"),
+    [("kvroof est", "1", "estimate"), ("kvroof estimate --kv", "2", "--kv-dtype")],
+)
+def test_verbs_and_options_are_completed(words, place, found):
+    program = f"import sys; sys.argv = ['kvroof']; {RUN}"
+    asked = {"COMP_WORDS": words, "COMP_CWORD": place, "_KVROOF_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=os.environ | asked
+    )
+    assert done.stdout.split() == [f"plain,{found}"]
