@@ -600,3 +600,12 @@ def test_layouts_reach_the_engine():
     model = LOADED["llama-3.1-8b"]
     report = api.kv(model, tokens=160, allocator=parse_allocator("vllm"), layout=Layout(tp=4))
     assert report.allocated_bytes == 4 * report.bytes_per_rank
+
+
+@pytest.mark.parametrize("odd", ["1e400f16", "9", "\u00b2", "1.2.3", ""])
+def test_a_cache_type_that_is_none_is_passed_over(odd):
+    line = (
+        "llama_kv_cache: size = 2560.00 MiB (131072 cells, 5 layers, 1/1 seqs), K ({}): 1280.00 MiB, V (f16)"
+    )
+    good, read = (read_log(line.format(kind)).lines[0] for kind in ("f16", odd))
+    assert (read.numbers, read.types) == (good.numbers, ())

@@ -36,11 +36,12 @@ MAX_LINE = 4000
 """Characters of a line that are looked at; the configuration vLLM prints is about half as long."""
 MAX_LINES_KEPT = 10_000
 MAX_NUMBER = 10**15
+_NUMBER = re.compile(r"[0-9][0-9,]*(\.[0-9]+)?")
 
 _N = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,16})"
 _F = r"([0-9]{1,12}(?:[.,][0-9]{1,6})?)"
 _DTYPE = r"(?:dtype: [A-Za-z0-9_.]{1,40}, )?"
-_TYPE = r"\(([A-Za-z0-9_]{1,16})\)"
+_TYPE = r"\(([A-Za-z][A-Za-z0-9_]{0,15})\)"
 _PATTERNS: tuple[tuple[LogKind, str, str], ...] = (
     ("available", "vllm", rf"Available KV cache memory: {_F} GiB"),
     ("available", "vllm", rf"memory reserved for KV Cache is(?: only)? {_F} ?GiB"),
@@ -160,10 +161,10 @@ def _said(line: str) -> Iterator[tuple[LogKind, str, tuple[float, ...], tuple[st
         if match is None:
             continue
         found = [group for group in match.groups() if group is not None]
-        numbers = tuple(_number(group) for group in found if group[0].isdigit() and group[-1].isdigit())
+        numbers = tuple(_number(group) for group in found if _NUMBER.fullmatch(group))
         if any(number > MAX_NUMBER for number in numbers):
             continue
-        types = tuple(group for group in found if not group[0].isdigit())
+        types = tuple(group for group in found if not _NUMBER.fullmatch(group))
         scale = {"available": GIB, "self size": MIB, "cells": MIB, "recurrent": MIB, "paged bytes": GIB}
         if kind in scale:
             numbers = (numbers[0] * scale[kind], *numbers[1:])
