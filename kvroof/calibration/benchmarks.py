@@ -32,6 +32,8 @@ ALIASES = {
 """Other names of a points file's columns."""
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "trtllm")
 """Values of `backend` that name an engine; others name the client's protocol."""
+MOST = 10**15
+"""What no run counts; beyond it a file is wrong."""
 TO_MS = {"ms": 1.0, "us": 1e-3, "ns": 1e-6, "s": 1e3, "sec": 1e3}
 
 
@@ -42,7 +44,7 @@ def as_columns(row: Mapping[str, Any]) -> dict[str, Any]:
         found["framework"] = row["backend"]
     if "time_to_first_token" in row:
         found |= _genai_perf(row)
-    if isinstance(row.get("completed"), int) and row["completed"] > 0:
+    if isinstance(row.get("completed"), int) and _counted(row["completed"]):
         found |= _means(row, row["completed"])
     return found
 
@@ -53,12 +55,17 @@ def _means(row: Mapping[str, Any], completed: int) -> dict[str, Any]:
     found = {
         name: max(round(row[total] / completed), 1)
         for name, total in lengths.items()
-        if isinstance(row.get(total), int | float)
+        if _counted(row.get(total))
     }
     slots = row.get("max_concurrency")
-    if isinstance(slots, int) and slots > 0:
+    if isinstance(slots, int) and _counted(slots):
         found["waves"] = max(completed / slots, 1)
     return found
+
+
+def _counted(value: Any) -> bool:
+    """Return whether a value is a positive number that a run can have counted or timed."""
+    return isinstance(value, int | float) and 0 < value < MOST
 
 
 def _genai_perf(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,11 +75,11 @@ def _genai_perf(row: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, column in times.items():
         stat = row.get(name)
-        if isinstance(stat, Mapping) and isinstance(stat.get("avg"), int | float):
+        if isinstance(stat, Mapping) and _counted(stat.get("avg")):
             found[column] = stat["avg"] * TO_MS.get(str(stat.get("unit", "ms")), 1.0)
     for name, column in lengths.items():
         stat = row.get(name)
-        if isinstance(stat, Mapping) and isinstance(stat.get("avg"), int | float):
+        if isinstance(stat, Mapping) and _counted(stat.get("avg")):
             found[column] = max(round(stat["avg"]), 1)
     options = dict(_leaves(row.get("input_config")))
     models = options.get("model_names") or options.get("model")

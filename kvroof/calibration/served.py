@@ -193,9 +193,9 @@ def _json_rows(text: str, path: Path) -> list[dict[str, Any]]:
     try:
         try:
             found = json.loads(text)
-        except json.JSONDecodeError:
+        except ValueError:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"cannot be read: {error}", where=str(path), way_out="one object per line") from None
     rows = found if isinstance(found, list) else [found]
     if not all(isinstance(row, dict) for row in rows):
@@ -206,15 +206,15 @@ def _json_rows(text: str, path: Path) -> list[dict[str, Any]]:
 def _count(value: Any, where: str, key: str) -> int:
     number = _real(value, where, key)
     if not number.is_integer() or not 1 <= number <= 2**30:
-        raise BadInput(f"{value!r} is not a positive whole number", where=where, key=key)
+        raise BadInput(f"{str(value)[:40]!r} is not a positive whole number", where=where, key=key)
     return int(number)
 
 
 def _real(value: Any, where: str, key: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise BadInput(f"{str(value)[:40]!r} is not a number", where=where, key=key) from None
     if not 0 < number <= MAX_MS:
-        raise BadInput(f"{value} is not a positive number", where=where, key=key)
+        raise BadInput(f"{str(value)[:40]} is not a positive number", where=where, key=key)
     return number

@@ -51,7 +51,7 @@ def read_entry(name: str) -> CatalogEntry:
     folder = data_folder("models")
     for candidate in (name.lower(), catalog_name(name)):
         path = folder / f"{candidate}.json"
-        if re.fullmatch(r"[a-z0-9][a-z0-9._-]*", candidate) and path.is_file():
+        if re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", candidate) and path.is_file():
             data = read_json(path)
             entry = _entry(data)
             if "/" not in name or _organisation(name) == _organisation(entry.hub_id):

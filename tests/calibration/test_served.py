@@ -165,3 +165,20 @@ def test_every_published_point_says_where_it_is_from():
 def test_without_a_file_the_published_points_are_taken():
     found = gather()
     assert set(published()) <= set(found.points)
+
+
+RESULT = {"model_id": "meta-llama/Llama-3.1-8B", "completed": 80, "max_concurrency": 8}
+RESULT |= {"total_input_tokens": 80000, "total_output_tokens": 20000, "mean_ttft_ms": 60, "mean_tpot_ms": 9}
+ODD = ("1e400", "1" + "0" * 400, "1" + "0" * 5000, "-1", "NaN", "null", "[]", "{}", '"x"')
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda text: text[:8])
+@pytest.mark.parametrize("key", RESULT)
+def test_what_no_run_counts_is_passed_over_or_refused(tmp_path, key, odd):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(RESULT | {key: "@"}).replace('"@"', odd), "utf-8")
+    try:
+        points = read_points(path, {"hw": "h100-sxm", "model": "llama-3.1-8b"}).points
+    except BadInput:
+        return
+    assert all(point.isl >= 1 and point.concurrency >= 1 for point in points)

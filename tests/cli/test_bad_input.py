@@ -355,3 +355,11 @@ def test_infinity_where_it_decides_no_cost_is_read(kvroof, tmp_path, config_s):
     path = tmp_path / "inf.json"
     path.write_text(json.dumps(json.loads(config_s.read_text()) | {"time_step_limit": [0.0, float("inf")]}))
     assert kvroof("kv", path).code == 0
+
+
+@pytest.mark.parametrize("letters", [120, 300, 5000])
+@pytest.mark.parametrize(
+    "args", [("show",), ("kv",), ("estimate", M), ("kv", M, "--log"), ("validate", "--points")]
+)
+def test_a_name_too_long_for_a_path_is_one_that_is_not_known(refused, args, letters):
+    refused(*args.split(), "b" * letters)
