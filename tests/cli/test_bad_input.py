@@ -362,4 +362,4 @@ def test_infinity_where_it_decides_no_cost_is_read(kvroof, tmp_path, config_s):
     "args", [("show",), ("kv",), ("estimate", M), ("kv", M, "--log"), ("validate", "--points")]
 )
 def test_a_name_too_long_for_a_path_is_one_that_is_not_known(refused, args, letters):
-    refused(*args.split(), "b" * letters)
+    refused(*args, "b" * letters)
