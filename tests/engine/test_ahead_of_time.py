@@ -71,7 +71,8 @@ def _compiled(platform, topology, names):
         [sys.executable, str(SCRIPT), platform, topology, *names],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        # libtpu is loaded here too, where JAX looks for devices, and would lock the other process out.
+        env={**os.environ, "PYTHONPATH": path, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"},
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-4000:]
