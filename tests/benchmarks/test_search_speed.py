@@ -1,13 +1,10 @@
 """How long a search takes, how good it is, and against an exhaustive sweep and aiconfigurator's search.
 
 `pytest tests/benchmarks/test_search_speed.py -o addopts= --benchmark-only -s` prints the figures.
-aiconfigurator is run by the Python that `KVROOF_PEERS` names, as in `test_sweep_speed.py`, and skipped
-without it. `KVROOF_PROBLEMS` is the number of random problems.
+`KVROOF_PROBLEMS` is the number of random problems.
 """
 
-import json
 import os
-import re
 import shutil
 import statistics
 import subprocess
@@ -25,6 +22,8 @@ from kvroof.search.optimize import optimize
 from kvroof.search.question import Question
 from kvroof.serving.demand.lengths import fixed
 from kvroof.serving.pools.goodput import limits
+from tests.benchmarks import peers
+from tests.benchmarks.rows import add_rows, medians, process_s
 from tests.search.problems import problem
 
 QUESTION = Question(isl=fixed(4000), osl=fixed(1000), limits=limits(1.0, 0.02))
@@ -50,6 +49,7 @@ THEIRS = (
     "--backend", "vllm", "--isl", "4000", "--osl", "1000", "--ttft", "1000", "--tpot", "20",
 )  # fmt: skip
 WITHIN, SHARE = 0.005, 0.99
+SIZES = (0, 10**3), (10**3, 10**4), (10**4, 10**5), (10**5, 10**6)
 
 
 @pytest.fixture
@@ -87,41 +87,22 @@ def test_the_whole_catalog_of_machines(benchmark, name):
     print(f"\n{name}: {found.candidates} choices, {found.evaluations} evaluations, {found.best.hw}")
 
 
+@pytest.mark.table
 def test_against_aiconfigurator(benchmark, installed):
     """Its `default` searches one pool and two, so that both of kvroof's verbs are timed against it."""
-    python = os.environ.get("KVROOF_PEERS")
-    if python is None:
+    if not peers.version("aiconfigurator"):
         pytest.skip("KVROOF_PEERS names no Python with aiconfigurator")
-    if subprocess.run([python, "-c", "import aiconfigurator"], capture_output=True, check=False).returncode:
-        pytest.skip("the Python that KVROOF_PEERS names has no aiconfigurator")
-
-    def run(command):
-        start = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-500:]
-        return time.perf_counter() - start, done.stdout + done.stderr
-
-    one_s, one = run([installed, *COMMAND, "--json"])
-    two_s, two = run([installed, *POOLS, "--json"])
-    theirs_s, text = benchmark.pedantic(
-        run, ([python, "-c", "from aiconfigurator.main import main; main()", *THEIRS],), rounds=1
-    )
-    again_s, _ = run([installed, *COMMAND, "--json"])
-    best, pools = json.loads(one)["best"], json.loads(two)["disaggregated"]
-    rows = [line for line in text.splitlines() if re.match(r"\|\s+1\s+\|\s+vllm", line)]
-    print(
-        f"\nkvroof optimize {one_s:6.2f} s, again {again_s:.2f} s: {best['tokens_per_s_per_device']:.1f}"
-        f" tokens/s/device, tp {best['tp']}, batch {best['batch']}, TTFT {best['ttft_s'] * 1e3:.0f} ms,"
-        f" TPOT {best['tpot_s'] * 1e3:.2f} ms"
-        f"\nkvroof disagg   {two_s:6.2f} s: {pools['tokens_per_s_per_device']:.1f} tokens/s/device,"
-        f" {pools['prefill_instances']} + {pools['decode_instances']} instances"
-        f"\naiconfigurator  {theirs_s:6.2f} s: one pool {rows[0]}\n{'two pools':>34} {rows[-1]}"
-        f"\nratio           {theirs_s / again_s:6.1f} to optimize alone,"
-        f" {theirs_s / (again_s + two_s):.1f} to both verbs"
-    )
-    assert again_s < theirs_s
+    theirs = (peers.PYTHON, "-c", "from aiconfigurator.main import main; main()", *THEIRS)
+    ways = {
+        "kvroof": lambda: process_s((installed, *COMMAND)) + process_s((installed, *POOLS)),
+        peers.named("aiconfigurator"): lambda: process_s(theirs),
+    }
+    took = benchmark.pedantic(medians, (ways, 1), rounds=1)
+    add_rows(benchmark, "the best point of one pool and of two, 8 devices, cold", took)
+    assert took["kvroof"] < took[peers.named("aiconfigurator")]
 
 
+@pytest.mark.table
 def test_random_problems_against_every_whole_point(benchmark):
     count = int(os.environ.get("KVROOF_PROBLEMS", "200"))
     rows = []
@@ -148,7 +129,7 @@ def test_random_problems_against_every_whole_point(benchmark):
     print(f"within {WITHIN:.1%} of the best of all whole points: {within:.2%}")
     for gap, *_, words in sorted(rows, key=lambda row: -row[0])[:5]:
         print(f"  {gap:.4%}  {words}")
-    for low, high in ((0, 10**3), (10**3, 10**4), (10**4, 10**5), (10**5, 10**9)):
+    for low, high in SIZES:
         part = [row for row in rows if low <= row[2] < high]
         if part:
             ours, all_points = (statistics.median(row[3][i] for row in part) for i in (0, 1))
@@ -157,6 +138,8 @@ def test_random_problems_against_every_whole_point(benchmark):
                 f"  {low:>7,} to {high:>13,} whole points ({len(part):3}): search {ours:6.2f} s and"
                 f" {evaluations:6,.0f} evaluations, every point {all_points:7.2f} s"
             )
+            question = f"the best of {low:,} to {high:,} whole points, warm"
+            add_rows(benchmark, question, {"kvroof": ours, "every point": all_points})
     assert within >= SHARE
     for _, found, *_ in rows:
         assert not found.feasible or found.excess == {}

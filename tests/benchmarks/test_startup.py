@@ -1,30 +1,19 @@
-"""How long the command takes to start, against an interpreter that does nothing and one that imports jax.
+"""How long the command takes to start, against an idle interpreter, jax, and the peers' `--help`.
 
-The three run in turn, round by round, so that whatever else the machine does falls on all of them
-alike: `pytest tests/benchmarks/test_startup.py --benchmark-only` reports `kvroof kv` itself, and the
-medians of the same rounds as `extra_info` (printed with `-s`).
+All run in turn, round by round. `pytest tests/benchmarks/test_startup.py -o addopts= --benchmark-only -s`.
 """
 
 import shutil
-import statistics
-import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
+from tests.benchmarks import peers
+from tests.benchmarks.rows import add_rows, medians, process_s
+
 ROUNDS = 15
-COMMANDS = {
-    "python -c pass": (sys.executable, "-c", "pass"),
-    "kvroof kv llama-3.1-8b --json": ("kvroof", "kv", "llama-3.1-8b", "--json"),
-    "python -c 'import jax'": (sys.executable, "-c", "import jax"),
-}
-
-
-def seconds(command):
-    start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - start
+COMMANDS = {"hf-mem": "hf-mem", "llm-cal": "llm-cal", "aiconfigurator": "aiconfigurator"}
 
 
 @pytest.fixture
@@ -37,25 +26,21 @@ def installed():
     return found
 
 
+@pytest.mark.table
 def test_the_command_starts_closer_to_nothing_than_to_jax(benchmark, installed):
-    commands = {
-        name: tuple(installed if c == "kvroof" else c for c in line) for name, line in COMMANDS.items()
+    lines = {
+        "kvroof": (installed, "kv", "llama-3.1-8b", "--json"),
+        "`python -c pass`": (sys.executable, "-c", "pass"),
+        "`python -c 'import jax'`": (sys.executable, "-c", "import jax"),
     }
-    for line in commands.values():
-        seconds(line)
-    took = {name: [] for name in commands}
-
-    def others():
-        for name, line in commands.items():
-            if "kvroof" not in name:
-                took[name].append(seconds(line))
-
-    def answer():
-        took["kvroof kv llama-3.1-8b --json"].append(seconds(commands["kvroof kv llama-3.1-8b --json"]))
-
-    benchmark.pedantic(answer, setup=others, rounds=ROUNDS)
-    medians = {name: statistics.median(each) for name, each in took.items()}
-    benchmark.extra_info.update(medians)
-    print("\n" + "\n".join(f"{name:32} median {each * 1000:6.0f} ms" for name, each in medians.items()))
-    nothing, kvroof, jax = medians.values()
-    assert nothing < kvroof < jax
+    for package, command in COMMANDS.items():
+        if peers.PYTHON and peers.version(package):
+            beside = str(Path(peers.PYTHON).with_name(command))
+            lines[f"{peers.named(package)}, `--help`"] = (beside, "--help")
+    for line in lines.values():
+        process_s(line)
+    ways = {name: (lambda line=line: process_s(line)) for name, line in lines.items()}
+    took = benchmark.pedantic(medians, (ways, ROUNDS), rounds=1)
+    add_rows(benchmark, "`kvroof kv llama-3.1-8b`, a whole command", took)
+    nothing, jax = list(took.values())[1:3]
+    assert nothing < took["kvroof"] < jax
