@@ -19,7 +19,7 @@ from kvroof.cost.formulas import (
     step_read,
     step_written,
 )
-from kvroof.cost.kernels import attention_family, attention_items
+from kvroof.cost.kernels import attention_family, attention_items, prefill_items, scoring_family
 from kvroof.cost.op import Op
 from kvroof.cost.products import Run, fused, matmul, matrices, vectors
 from kvroof.ground.numeric import ceil_div, exact_div, shared_by
@@ -35,6 +35,8 @@ from kvroof.spec.reach import Encoder
 from kvroof.spec.recurrent import Recurrent
 from kvroof.spec.workload import Phase, Step
 
+LATER = ("q_b_proj", "o_a_proj")
+"""Projections of what others have made: they are not fused with those that read the layer's input."""
 SCORE_PASSES = 4
 """Scores written and read, probabilities written and read, when attention is not IO-aware."""
 
@@ -46,7 +48,7 @@ def attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[Op
             yield from _cross(mixer, count, step, run)
         return
     *into, out = mixer.projections
-    first = tuple(w for w in into if w.name != "q_b_proj")
+    first = tuple(w for w in into if w.name not in LATER)
     yield fused("qkv_proj", first, count, step.tokens, run)
     for weight in into:
         if weight not in first:
@@ -59,8 +61,10 @@ def attention(mixer: Attention, count: int, step: Step, run: Run) -> Iterator[Op
         yield from matrices(mixer.compressor.weights, count, step.tokens, run)
     for scored in mixer.scored:
         if scored.index is not None:
-            yield from _index(scored, scored.index, count, step, run)
+            yield from matrices(scored.index.weights, count, step.tokens, run)
         for part, own in parts:
+            if scored.index is not None and scored.index.stores:
+                yield _index(scored, scored.index, count, part, own)
             yield from _scores(mixer, scored, count, part, own)
     yield matmul(out, count, step.tokens, run)
     yield from matrices(mixer.extras, count, step.tokens, run)
@@ -80,26 +84,37 @@ def _rebuilt(mixer: LatentAttention, step: Step, run: Run) -> float:
 
 def _cross(mixer: GroupedAttention, count: int, step: Step, run: Run) -> Iterator[Op]:
     """Yield a cross-attention: queries of the step's tokens, keys and values of the encoder's new ones."""
-    queries, made, read = cross_queries(step), cross_written(step), cross_read(step)
-    heads, size = exact_div(mixer.num_heads, run.tp), run.row_bytes()
     first, *stored, out = mixer.projections
-    yield matmul(first, count, queries, run)
+    yield matmul(first, count, cross_queries(step), run)
     for weight in stored if begins(step) else ():
-        yield matmul(weight, count, made, run)
-    activation = queries * heads * (mixer.head_dim + mixer.v_head_dim) * size
+        yield matmul(weight, count, cross_written(step), run)
+    for phase, part in step.phases:
+        if cross_read(part):
+            yield _cross_scores(mixer, count, phase, part, run)
+    yield matmul(out, count, cross_queries(step), run)
+    yield from vectors("attention_vectors", tuple(w for w in mixer.extras if w.role == "vector"), count, run)
+
+
+def _cross_scores(mixer: GroupedAttention, count: int, phase: Phase, step: Step, run: Run) -> Op:
+    """Return the scores of one phase's tokens over their encoders' entries; new entries are written."""
+    heads, size = exact_div(mixer.num_heads, run.tp), run.row_bytes()
+    pairs, read = cross_pairs(step), cross_read(step)
+    activation = cross_queries(step) * heads * (mixer.head_dim + mixer.v_head_dim) * size
     if not run.io_aware:
-        activation += SCORE_PASSES * heads * cross_pairs(step) * size
-    yield Op(
+        activation += SCORE_PASSES * heads * pairs * size
+    return Op(
         name=f"attention.{mixer.kind}",
         kind="attention",
         count=count,
-        flops=attention_flops(cross_pairs(step), heads, mixer.head_dim, mixer.v_head_dim),
-        kv_bytes=(read + made) * run.kv_format.token_bytes(mixer.cache, run.tp),
+        flops=attention_flops(pairs, heads, mixer.head_dim, mixer.v_head_dim),
+        kv_bytes=(read + cross_written(step)) * run.kv_format.token_bytes(mixer.cache, run.tp),
         activation_bytes=activation,
         compute=run.arithmetic(),
+        family=attention_family(mixer, phase, run.kv_format, run.latent),
+        items=attention_items(mixer, step, phase, heads, ceil_div(mixer.cache.split, run.tp)),
+        depth=read / step.seqs,
+        scores=pairs * heads,
     )
-    yield matmul(out, count, queries, run)
-    yield from vectors("attention_vectors", tuple(w for w in mixer.extras if w.role == "vector"), count, run)
 
 
 def recurrent(mixer: Recurrent, count: int, step: Step, run: Run) -> Iterator[Op]:
@@ -167,20 +182,25 @@ def _shared(amount: int, ranks: int) -> float:
     return amount if ranks == 1 else amount / ranks
 
 
-def _index(part: Scored, index: Indexer, count: int, step: Step, run: Run) -> Iterator[Op]:
-    """Yield the indexer where it is not an earlier layer's: it scores every entry, on every rank."""
-    yield from matrices(index.weights, count, step.tokens, run)
-    if not index.stores:
-        return
+def _index(part: Scored, index: Indexer, count: int, step: Step, run: Run) -> Op:
+    """Return the indexer of one phase: it scores every entry with all its heads, on every rank.
+
+    No kernel of it is measured by itself: the attention over one KV head stands in.
+    """
+    (phase, _), *_ = step.phases
     every = part.cache.reach
-    entries = step_read(step, every) + step_written(step, every)
+    read, pairs = step_read(step, every), step_pairs(step, every)
     queries = step.tokens * index.num_heads * index.head_dim
-    yield Op(
+    return Op(
         name=f"index.{part.cache.kind}",
         kind="attention",
         count=count,
-        flops=index_flops(step_pairs(step, every), index.num_heads, index.head_dim),
-        kv_bytes=entries * run.kv_format.index_bytes(part.cache),
+        flops=index_flops(pairs, index.num_heads, index.head_dim),
+        kv_bytes=(read + step_written(step, every)) * run.kv_format.index_bytes(part.cache),
         activation_bytes=queries * run.row_bytes(),
         compute=run.arithmetic(),
+        family=scoring_family("attention", phase, run.kv_format),
+        items=step.seqs if phase == "decode" else prefill_items(step, index.num_heads),
+        depth=read / step.seqs,
+        scores=pairs * index.num_heads,
     )

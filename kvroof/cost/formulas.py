@@ -31,7 +31,7 @@ def step_written(step: Step, reach: Reach) -> int:
 
 def cross_read(step: Step) -> int:
     """Return the encoder's tokens that a step's cross-attention reads, each once per sequence."""
-    return sum(g.count * g.encoder_len for g in step.groups)
+    return sum(g.count * g.encoder_len for g in step.groups if g.encoder_len)
 
 
 def cross_written(step: Step) -> int:

@@ -38,7 +38,11 @@ def attention_family(mixer: Attention, phase: Phase, kv: KVFormat, latent: str) 
     """
     absorbed = isinstance(mixer, LatentAttention) and latent == "absorbed"
     kernels = "decode" if absorbed else phase
-    head = "mla" if isinstance(mixer, LatentAttention) else "attention"
+    return scoring_family("mla" if isinstance(mixer, LatentAttention) else "attention", kernels, kv)
+
+
+def scoring_family(head: str, kernels: str, kv: KVFormat) -> str:
+    """Return the kernels of a head (`attention`, `mla`) and phase, with the dtype where it is not half."""
     wide = next((name for name in ("fp8", "fp32") if kv.k.name.startswith(name)), None)
     return f"{head}.{kernels}" if wide is None else f"{head}.{kernels}.{wide}"
 
@@ -49,6 +53,11 @@ def attention_items(mixer: Attention, step: Step, phase: Phase, heads: int, kv_h
         if isinstance(mixer, LatentAttention):
             return step.seqs * ceil_div(heads, LATENT_HEADS)
         return step.seqs * kv_heads
+    return prefill_items(step, heads)
+
+
+def prefill_items(step: Step, heads: int) -> float:
+    """Return the tiles of queries, for each of `heads`."""
     return sum(g.count * heads * ceil_div(g.query_len, TILE) for g in step.groups)
 
 

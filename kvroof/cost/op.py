@@ -50,3 +50,16 @@ class Op:
     def hbm_bytes(self) -> float:
         """All HBM traffic of one execution."""
         return self.weight_bytes + self.kv_bytes + self.activation_bytes
+
+
+BY_BATCH = (
+    "flops",
+    "weight_bytes",
+    "kv_bytes",
+    "activation_bytes",
+    "message_bytes",
+    "items",
+    "depth",
+    "scores",
+)
+"""The numbers of an operation that depend on the batch."""

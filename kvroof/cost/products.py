@@ -15,7 +15,8 @@ from kvroof.spec.parallel import ALONE, Layout
 from kvroof.spec.precision import HF_STATE, KVFormat, StateFormat
 from kvroof.spec.weights import Format, Weight, WeightFormats
 
-_FALLBACKS = ("bf16", "fp16", "fp32")
+FALLBACKS = ("bf16", "fp16", "fp32")
+"""What matrices are multiplied in where a chip lacks their own arithmetic, first choice first."""
 
 
 @record
@@ -80,23 +81,28 @@ class Run:
         if self.compute is not None:
             return (self.compute,)
         own = (stored.compute,) if stored is not None and stored.compute is not None else ()
-        rest = tuple(name for name in (self.activation.name, *_FALLBACKS) if name not in own)
+        rest = tuple(name for name in (self.activation.name, *FALLBACKS) if name not in own)
         return tuple(dict.fromkeys(own + rest))
 
 
 def matmul(weight: Weight, count: int, tokens: float, run: Run, kind: Kind = "gemm") -> Op:
-    """Return a matrix applied to `tokens` rows: the weights read once, the rows in and out."""
+    """Return a matrix applied to `tokens` rows: the weights read once, the rows in and out.
+
+    Where the weight is several tensors, each has so many rows of its own.
+    """
     stored, (rows, columns) = run.stored(weight), run.widths(weight)
+    part, ranks = run.layout.share(weight)
+    tensors = part.tensors_per_rank(ranks)
     return Op(
         name=weight.name,
         kind=kind,
         count=count,
         flops=matmul_flops(tokens, run.elements(weight)),
         weight_bytes=run.stored_bytes(weight),
-        activation_bytes=tokens * (rows + columns) * run.row_bytes(),
+        activation_bytes=tensors * tokens * (rows + columns) * run.row_bytes(),
         compute=run.arithmetic(stored.dtype),
         family=f"gemm.{weights_kind(stored)}",
-        items=product_items(tokens, columns),
+        items=tensors * product_items(tokens, columns),
         depth=rows,
     )
 

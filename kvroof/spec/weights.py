@@ -53,9 +53,18 @@ class Weight:
         whole = self.count * math.prod(self.shape[:-1]) * self.replicated
         return exact_div(self.elements - whole, shards) + whole
 
+    @property
+    def _dealt(self) -> bool:
+        """Whether ranks take whole tensors: groups of a projection, each with rows of its own."""
+        return 1 < self.count == self.split
+
+    def tensors_per_rank(self, tp: int) -> float:
+        """Return how many of the `count` tensors one of `tp` ranks multiplies with."""
+        return exact_div(self.count, shared_by(tp, self.split)) if self._dealt else self.count
+
     def widths_per_rank(self, tp: int) -> tuple[float, float]:
-        """Return the (input, output) features that one of `tp` ranks multiplies with."""
-        shards = shared_by(tp, self.split)
+        """Return the (input, output) features of each tensor that one of `tp` ranks multiplies with."""
+        shards = 1 if self._dealt else shared_by(tp, self.split)
         rows, columns = self.shape[-2:]
         if self.split_rows:
             return rows / shards, columns

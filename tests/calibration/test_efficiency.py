@@ -4,10 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from kvroof.calibration.load import kernel_of
+from kvroof.calibration.load import kernel_of, load_calibration
 from kvroof.calibration.profile import calibration_names, read_profile
 from kvroof.ground.record import register_pytrees
 from kvroof.roofline.efficiency import IDENTITY, Kernel, Wire
+from kvroof.roofline.plan import Plan
+from kvroof.spec.workload import decode, prefill
 
 PEAK, BW = 1e15, 4e12
 ALL = [(n, f) for n in calibration_names() for f in read_profile(n).kernels]
@@ -90,3 +92,17 @@ def test_a_wire_takes_the_cheaper_algorithm():
 def test_ranks_behind_one_bridge_share_it():
     crowded = Wire(net=1.0, crowding=2.0)
     assert crowded.seconds(8e6, 8, 1e11) == pytest.approx(16 * Wire().seconds(8e6, 8, 1e11))
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "deepseek-v4-flash", "t5-11b", "qwen3-next-80b-a3b"])
+def test_no_operation_of_a_calibrated_step_runs_at_the_peak_for_want_of_a_kernel(name):
+    """What has no kernel of its own is priced with its nearest relative's, indexers and scans too."""
+    calibration = load_calibration("auto", "h200-sxm")
+    plan = Plan.of(name, "h200-sxm", efficiency=calibration)
+    encoder = 64 if name == "t5-11b" else 0
+    for step in (prefill(1, 4096, encoder_len=encoder), decode(8, 4096, encoder_len=encoder)):
+        ops = [timed.op for timed in plan.time(step)]
+        names = {op.name for op in ops}
+        bare = [o.name for o in ops if not o.collective and calibration.family(o.family or o.kind) is None]
+        assert set(bare) <= {"host"}
+        assert not encoder or "attention.cross" in names

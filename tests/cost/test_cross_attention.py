@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+import numpy as np
 import pytest
 
+from kvroof.cost.formulas import cross_read
 from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
+from kvroof.spec.workload import decode, verify
 
 
 @pytest.mark.parametrize("model", ["whisper-tiny", "bart-base"])
@@ -22,3 +27,9 @@ def test_an_encoder_is_crossed_in_every_step_and_stored_in_the_first(model: str)
     assert made.hbm_bytes == pytest.approx(2 * cache, rel=0.05)
     assert crossed.tpot_s > alone.tpot_s
     assert crossed.memory.kv_bytes > alone.memory.kv_bytes
+
+
+def test_steps_of_many_sizes_cross_no_encoder_where_there_is_none() -> None:
+    sizes = np.array([1.0, 2.0])
+    assert cross_read(decode(cast(int, sizes), 5)) == 0
+    assert cross_read(verify(3, 9, 2, encoder_len=7)) == 3 * 7

@@ -130,3 +130,12 @@ def test_sparse_attention_costs_less_than_dense_once_it_picks():
     few, many = decode(1, 90), decode(1, 100_000)
     assert total(DSA, few, "attention.mla+dsa", "flops") == total(dense, few, "attention.mla", "flops")
     assert total(DSA, many, "attention.mla+dsa", "flops") < total(dense, many, "attention.mla", "flops") / 900
+
+
+def test_a_projection_of_what_attention_made_is_not_fused_with_those_of_its_input():
+    """V4's grouped output projection: 2 groups of 64 x 8, its rows beside those of the others."""
+    step, layers = decode(3, 1000), 3
+    assert total(V4, step, "o_a_proj", "flops") == layers * 3 * 2 * (2 * 64 * 8)
+    assert total(V4, step, "o_a_proj", "activation_bytes") == layers * 3 * (2 * 64 + 2 * 8) * 2
+    into = 64 * (16 + 32)  # the queries' first step and the one key, of the hidden size 64
+    assert total(V4, step, "qkv_proj", "flops") == layers * 3 * 2 * into
