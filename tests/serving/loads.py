@@ -68,9 +68,16 @@ def drawn(case, requests):
     ]
 
 
-def served(case, policy, requests, **more):
-    """Return the simulation of requests."""
-    pool = Pool(step_s=times_of(case)[1], num_blocks=10**5, block_size=512, policy=POLICIES[policy])
+def served(case, policy, requests, *, instances=1, **more):
+    """Return the simulation of requests, dealt in turn to the instances."""
+    pool = Pool(
+        step_s=times_of(case)[1],
+        num_blocks=10**5,
+        block_size=512,
+        policy=POLICIES[policy],
+        instances=instances,
+        router="round_robin",
+    )
     return simulate(requests, pool, **more)
 
 
@@ -85,19 +92,20 @@ def capacity(case, policy, requests):
     return (last - first) / (ends[last] - ends[first])
 
 
-def compared(case, policy, load, *, requests, seeds, measured=2000):
-    """Return a comparison for each seed at a share of the capacity.
+def compared(case, policy, load, *, requests, seeds, measured=2000, instances=1):
+    """Return a comparison for each seed at a share of the capacity of so many instances.
 
     The first quarter of the requests finds a pool that fills and is left out; throughput is that of the
     requests which end while others still come.
     """
     rate = load * capacity(case, policy, measured)
     isl, osl = drawn(case, requests)
-    found = one_pool(times_of(case)[0], traffic(empirical(isl), empirical(osl)), rate, POLICIES[policy])
+    asked = traffic(empirical(isl), empirical(osl)).dealt(instances)
+    found = one_pool(times_of(case)[0], asked, rate, POLICIES[policy])
     made = []
     for seed in range(1, seeds + 1):
-        asked = poisson(rate, requests, input_tokens=isl, output_tokens=osl, seed=seed)
-        run = served(case, policy, asked)
+        arriving = poisson(rate * instances, requests, input_tokens=isl, output_tokens=osl, seed=seed)
+        run = served(case, policy, arriving, instances=instances)
         seen = replace(run, served=run.served[requests // 4 :]).summary()
         start, stop = run.served[requests // 4].arrival_s, run.served[-1].arrival_s
         ended = sum(s.output_tokens for s in run.served if start < s.finish_s <= stop)
@@ -106,7 +114,7 @@ def compared(case, policy, load, *, requests, seeds, measured=2000):
                 ttft=found.ttft_s.mean / seen.ttft_s.mean,
                 ttft_p99=found.ttft_s.p99 / seen.ttft_s.p99,
                 tpot=found.tpot_s.mean / seen.tpot_s.mean,
-                tokens_per_s=found.tokens_per_s * (stop - start) / ended,
+                tokens_per_s=instances * found.tokens_per_s * (stop - start) / ended,
             )
         )
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -71,6 +72,23 @@ class Traffic:
         if self.decode_tokens <= 0:
             return self.isl.mean + 1
         return self.isl.mean + (self.decode_tokens * (1 + self.decode_cv2) + 1) / 2
+
+    @property
+    def crowding(self) -> float:
+        """Variance over mean of the sequences at once where each decodes at a given speed; 1 for Poisson.
+
+        `1 + (ca2 - 1) E[min(O, O')] / E[O]`: equal outputs keep the evenness of their arrivals.
+
+        Source: Borovkov 1967, the infinite-server queue in heavy traffic.
+        """
+        return 1 + (self.arrival_cv2 - 1) * self.overlap
+
+    def dealt(self, instances: int) -> Traffic:
+        """Return what one of `instances` sees of this traffic when requests are dealt to them in turn.
+
+        A gap is then a sum of so many, which varies less: of Poisson arrivals it is Erlang's.
+        """
+        return replace(self, arrival_cv2=self.arrival_cv2 / instances)
 
     def cached_of(self, tokens: Any) -> Any:
         """Return the cached tokens before prompts of which `tokens` are run."""

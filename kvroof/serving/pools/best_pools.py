@@ -137,7 +137,8 @@ def best_one_pool(question: Question, likely: OnePool | None = None) -> OnePool 
             continue
         least = 0.0 if best is None else best.goodput_rps / instances
         guess = None if likely is None else likely.goodput_rps / instances
-        rate = one_pool_rate(server, question.asked, question.limits, policy, least, guess)
+        asked = question.asked.dealt(instances)
+        rate = one_pool_rate(server, asked, question.limits, policy, least, guess)
         if rate > least:
             best = OnePool(server=server, instances=instances, policy=policy, goodput_rps=instances * rate)
     return best
@@ -146,7 +147,9 @@ def best_one_pool(question: Question, likely: OnePool | None = None) -> OnePool 
 def solved_exactly(question: Question, found: OnePool) -> OnePool:
     """Return the pool with its goodput from step times of which none is interpolated."""
     server, guess = found.server.exactly(), found.goodput_rps / found.instances
-    rate = one_pool_rate(server, question.asked, question.limits, found.policy, guess=guess)
+    rate = one_pool_rate(
+        server, question.asked.dealt(found.instances), question.limits, found.policy, guess=guess
+    )
     return replace(found, server=server, goodput_rps=rate * found.instances)
 
 
@@ -195,8 +198,11 @@ def _combined(
 
 
 def prefill_rate(server: Replica, question: Question) -> float:
-    """Return the highest rate of one prefill instance, with the transfer to its like."""
-    asked, link = question.asked, question.link
+    """Return the highest rate of one prefill instance, with the transfer to its like.
+
+    It is one of as many as there may be: with fewer it sees requests come less evenly, and serves no more.
+    """
+    asked, link = _most_even(server, question), question.link
     moving = link.seconds(server.kv_bytes(asked.isl.mean * (1 - question.decode_hit)), server.devices)
 
     def kept(rate: float) -> bool:
@@ -210,8 +216,8 @@ def prefill_rate(server: Replica, question: Question) -> float:
 
 
 def decode_rate(server: Replica, question: Question) -> float:
-    """Return the highest rate of one decode instance."""
-    asked = question.asked
+    """Return the highest rate of one decode instance, of as many as there may be."""
+    asked = _most_even(server, question)
     if server.max_seqs < 1:
         return 0.0
     if asked.decode_tokens <= 0:
@@ -223,6 +229,11 @@ def decode_rate(server: Replica, question: Question) -> float:
 
     alone = float(server.times.decode_s(1.0, asked.context))
     return highest_rate(kept, 1 / (alone * asked.decode_tokens))
+
+
+def _most_even(server: Replica, question: Question) -> Traffic:
+    """Return what an instance is asked that is one of as many as leave a device to the other pool."""
+    return question.asked.dealt(max((question.devices - 1) // server.devices, 1))
 
 
 def solved_rate(pools: TwoPools, question: Question, most: float) -> float:

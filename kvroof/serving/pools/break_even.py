@@ -55,7 +55,11 @@ class _Knob:
 
 
 def break_even(
-    question: Question, choice: Choice, ask: Ask, whats: Collection[What] = get_args(What)
+    question: Question,
+    choice: Choice,
+    ask: Ask,
+    whats: Collection[What] = get_args(What),
+    rate_rps: float | None = None,
 ) -> tuple[Condition, ...]:
     """Return the conditions that flip which way is better, each changed alone.
 
@@ -66,6 +70,7 @@ def break_even(
         choice: Its answer.
         ask: Makes the question anew for other requests.
         whats: The conditions that are changed.
+        rate_rps: The rate asked for; the higher of the two goodputs where none is.
     """
     two = choice.log_ratio > 0
     found = []
@@ -85,10 +90,9 @@ def break_even(
             )
     if "rate" in whats and choice.aggregated is not None and choice.disaggregated is not None:
         rates = choice.aggregated.goodput_rps, choice.disaggregated.goodput_rps
+        now = max(rates) if rate_rps is None else rate_rps
         found.append(
-            Condition(
-                what="rate", value=min(rates), now=max(rates), unit="req/s", above=False, better="either"
-            )
+            Condition(what="rate", value=min(rates), now=now, unit="req/s", above=False, better="either")
         )
     return tuple(found)
 

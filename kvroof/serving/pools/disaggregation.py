@@ -1,8 +1,7 @@
 """Two pools, one for prefill and one for decode: what they serve together at a rate.
 
 Prefill instances run whole prompts and nothing else; the KV then moves to a decode instance over a link.
-Weights are resident in both pools. Requests are dealt evenly over the instances of a pool, each of which
-sees Poisson arrivals of its share.
+Weights are resident in both pools. Requests are dealt in turn to the instances of a pool.
 """
 
 from __future__ import annotations
@@ -87,10 +86,12 @@ class Split:
 
 def split(pools: TwoPools, asked: Traffic, rate_per_s: float) -> Split | NoSteadyState:
     """Return how two pools serve requests that arrive at a rate, or that they reach no steady state."""
-    first = prefill_instance(pools.prefill, asked, rate_per_s / pools.prefill_instances)
+    count = pools.prefill_instances
+    first = prefill_instance(pools.prefill, asked.dealt(count), rate_per_s / count)
     if isinstance(first, NoSteadyState):
         return first
-    later = decode_instance(pools.decode, asked, rate_per_s / pools.decode_instances)
+    count = pools.decode_instances
+    later = decode_instance(pools.decode, asked.dealt(count), rate_per_s / count)
     if isinstance(later, NoSteadyState):
         return later
     pool, decode_s, tpot = later
@@ -126,7 +127,7 @@ def decode_instance(
 ) -> tuple[Occupancy, Any, Distribution] | NoSteadyState:
     """Return an instance that only decodes: its occupancy, its steps by sequences, and TPOT."""
     decode_s = decode_times(server.times, asked, server.max_seqs)
-    pool = occupancy(rate, asked.decode_tokens, decode_s, asked.decode_cv2)
+    pool = occupancy(rate, asked.decode_tokens, decode_s, asked.decode_cv2, asked.crowding)
     if isinstance(pool, NoSteadyState):
         return pool
     return pool, decode_s, token_times(asked, rate, decode_s, pool)

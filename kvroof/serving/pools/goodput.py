@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kvroof.ground.errors import BadInput
@@ -20,6 +20,7 @@ from kvroof.serving.steady.distribution import Distribution
 from kvroof.serving.steady.queueing import NoSteadyState
 from kvroof.serving.steady.tabled import TabledTimes
 from kvroof.serving.step_times import PlanTimes, ScaledTimes, StepTimes
+from kvroof.spec.parallel import shared_axes
 from kvroof.spec.workload import decode, prefill
 
 PRECISION = 0.005
@@ -74,7 +75,8 @@ class Replica:
     """Devices that hold the model once. Its memory admits `max_seqs` sequences beside the weights.
 
     `kv_bytes` is what a transfer of so many tokens to it carries, in `layers` parts. `error` is the standard
-    deviation of the log of its step times. Where `times` are interpolated, for searches, `exact` are not.
+    deviation of the log of its step times, `calibration` the name of what they are from, None for bounds.
+    Where `times` are interpolated, for searches, `exact` are not.
     """
 
     name: str = static()
@@ -85,6 +87,7 @@ class Replica:
     kv_bytes: Callable[[float], float] = static()
     layers: int = 1
     error: float = BOUND_ERROR
+    calibration: str | None = static(default=None)
     exact: StepTimes | None = static(default=None)
 
     def scaled(self, prefill_factor: float, decode_factor: float) -> Replica:
@@ -96,7 +99,14 @@ class Replica:
         return self if self.exact is None else replace(self, times=self.exact, exact=None)
 
 
-def replica(plan: Plan, asked: Traffic, *, utilization: float = 0.9, reserve_bytes: int = 0) -> Replica:
+def replica(
+    plan: Plan,
+    asked: Traffic,
+    *,
+    utilization: float = 0.9,
+    reserve_bytes: int = 0,
+    most_tokens: int = max(BUDGETS),
+) -> Replica:
     """Return a deployment as a replica. Its memory holds sequences of their mean length.
 
     Engines admit by what a request holds now and preempt when it grows beyond; preemption itself is left
@@ -107,21 +117,22 @@ def replica(plan: Plan, asked: Traffic, *, utilization: float = 0.9, reserve_byt
         asked: The requests' lengths.
         utilization: Share of the memory that may be used.
         reserve_bytes: Memory that is neither weights nor cache.
+        most_tokens: Tokens of a step at most.
     """
     ledger = room(plan, math.ceil(asked.context), utilization=utilization, reserve_bytes=reserve_bytes)
     layout, seqs, exact = plan.layout, min(ledger.max_seqs, MAX_SEQS), PlanTimes(plan)
-    axes = ("tp", "pp", "dp", "ep")
-    sizes = " ".join(f"{axis}{getattr(layout, axis)}" for axis in axes if getattr(layout, axis) > 1)
+    sizes = " ".join(f"{axis}{ranks}" for axis, ranks in shared_axes(layout).items())
     return Replica(
         name=f"{plan.hardware.name} {sizes or 'tp1'}",
         hardware=plan.hardware.name,
-        times=TabledTimes(exact, asked, max(BUDGETS), seqs),
+        times=TabledTimes(exact, asked, most_tokens, seqs),
         exact=exact,
         devices=layout.devices,
         max_seqs=seqs,
         kv_bytes=lambda tokens: transferred_bytes(plan, tokens),
         layers=layers_sent(plan),
         error=step_error(plan, asked),
+        calibration=plan.efficiency.name,
     )
 
 
@@ -129,7 +140,7 @@ def step_error(plan: Plan, asked: Traffic) -> float:
     """Return the log error of the plan's step times: its kernels' spread, or the study's where that is more.
 
     Kernels that are timed alone err less than a whole engine: no calibration claims less than the 14 %
-    that TPOT was off by in the study of `closed_loop.py`.
+    that TPOT was off by in the study of `kvroof.serving.steady.closed_loop`.
     """
     if plan.efficiency.name is None:
         return BOUND_ERROR
@@ -188,11 +199,16 @@ def start_rate(server: Replica, asked: Traffic) -> float:
     return float(0.5 / server.times.prefill_s(asked.run_tokens, asked.cached_of(asked.run_tokens)))
 
 
-def one_pool_policies() -> tuple[Policy, ...]:
-    """Return the schedules of one pool that are tried: whole prompts first, and three chunk sizes."""
+def one_pool_policies(budgets: Sequence[int] = BUDGETS, *, whole: bool = True) -> tuple[Policy, ...]:
+    """Return the schedules of one pool that are tried: whole prompts first, and mixed steps.
+
+    Args:
+        budgets: Token budgets of a mixed step, those of decodes among them.
+        whole: Whether prompts may run whole, in steps of their own.
+    """
     first = Policy(name="continuous", max_num_seqs=MAX_SEQS, max_num_batched_tokens=8192)
     mixed = (
         Policy(name="chunked", max_num_seqs=min(MAX_SEQS, budget), max_num_batched_tokens=budget)
-        for budget in BUDGETS
+        for budget in budgets
     )
-    return (first, *mixed)
+    return (first, *mixed) if whole else tuple(mixed)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import largest
 from kvroof.ground.record import record, static
 from kvroof.memory.demand import equal_lengths
 from kvroof.memory.kv import cache_bytes
@@ -127,7 +128,7 @@ def _answer(one: Tier, plan: Plan, times: StepTimes, prefix: int, suffix: int, l
     loaded = transferred_bytes(plan, prefix, whole_blocks=False)
     return TierAnswer(
         tier=one,
-        tokens=_most_tokens(lambda n: _stored(plan, n), one.capacity_bytes),
+        tokens=largest(lambda n: _stored(plan, n) <= one.capacity_bytes, 2**44 - 1),
         prompts=one.capacity_bytes // _stored(plan, prefix),
         load_s=load_s(prefix),
         recompute_s=computed,
@@ -150,14 +151,3 @@ def _shortest(wins: Callable[[int], bool], most: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if wins(middle) else (middle, high)
     return high
-
-
-def _most_tokens(size: Callable[[int], int], capacity: int) -> int:
-    """Return the tokens of one sequence that fill a capacity; `size` grows with the length."""
-    low, high = 0, 1
-    while size(high) <= capacity and high < 2**44:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size(middle) <= capacity else (low, middle)
-    return low

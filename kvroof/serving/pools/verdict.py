@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import get_args
 
 from kvroof.ground.record import record, static
 from kvroof.ground.units import format_decimal
+from kvroof.serving.assumptions import priced_with
 from kvroof.serving.pools.best_pools import BestSplit, OnePool, Question, best_one_pool
 from kvroof.serving.pools.break_even import Ask, Condition, What, break_even
 from kvroof.serving.pools.disaggregation import Limit, Split, split
@@ -48,7 +50,8 @@ class Disaggregation:
     """The best of either way, and the verdict. A way that keeps the limits at no rate is None.
 
     `margin` is split goodput over one pool's, less 1, and `margin_error` its standard deviation. `by_chip`
-    are the best single pools of each chip, where there are several.
+    are the best single pools of each chip, where there are several. `calibrations` are what each chip is
+    priced with, None for bounds.
     """
 
     aggregated: Side | None
@@ -61,6 +64,7 @@ class Disaggregation:
     log_ratio: float
     log_error: float
     break_even: tuple[Condition, ...]
+    calibrations: dict[str, str | None] = static()
     assumptions: tuple[str, ...] = static()
 
 
@@ -103,9 +107,16 @@ def disaggregate(
         verdict=choice.verdict,
         log_ratio=choice.log_ratio,
         log_error=choice.log_error,
-        break_even=() if ask is None else break_even(question, choice, ask, whats),
+        break_even=() if ask is None else break_even(question, choice, ask, whats, rate_rps),
+        calibrations=_calibrations(question),
         assumptions=assumptions_of(question, priced=prices is not None),
     )
+
+
+def _calibrations(question: Question) -> dict[str, str | None]:
+    """Return the calibration of each chip, the prefill pool's first."""
+    servers = (*question.prefill, *question.decode, *question.aggregated)
+    return {server.hardware: server.calibration for server in servers}
 
 
 def _best_of(question: Question, chip: str) -> OnePool | None:
@@ -116,7 +127,8 @@ def _best_of(question: Question, chip: str) -> OnePool | None:
 def _one_side(question: Question, best: OnePool, rate: float | None) -> Side:
     policy = replace(best.policy, max_num_seqs=min(best.policy.max_num_seqs, best.server.max_seqs))
     asked_rate = rate or best.goodput_rps
-    found = one_pool(best.server.times, question.asked, asked_rate / best.instances, policy)
+    asked = question.asked.dealt(best.instances)
+    found = one_pool(best.server.times, asked, asked_rate / best.instances, policy)
     budget = "" if policy.name == "continuous" else f" of {policy.max_num_batched_tokens} tokens"
     return _side(
         question,
@@ -184,8 +196,9 @@ def assumptions_of(question: Question, *, priced: bool) -> tuple[str, ...]:
     rate = format_decimal(link.bytes_per_s * link.efficiency, "B/s")
     same = "of the same cost" if priced else f"of the same {question.devices} devices"
     said = [
+        *priced_with(_calibrations(question)),
         f"one pool {same}, the better of prefill first and chunked prefill; goodput is over all devices",
-        f"limits hold for {kept.percentile:.0%} of the requests each; arrivals are Poisson and dealt evenly",
+        f"limits hold for {kept.percentile:.0%} of the requests each; arrivals are Poisson, dealt in turn",
         f"KV moves over {link.name} at {rate} a device one way"
         + (", layer by layer while the prompt runs" if link.layerwise else ", after the prompt"),
         "TTFT of two pools ends when the decode side has the KV and a slot",
@@ -196,7 +209,7 @@ def assumptions_of(question: Question, *, priced: bool) -> tuple[str, ...]:
         said.append(f"{share:.0%} of the prompt tokens are cached where prefill runs, in either way")
     errors = {server.error for server in (*question.aggregated, *question.prefill, *question.decode)}
     said.append(
-        f"step times are taken to err by {max(errors):.0%} (log), prefill and decode apart; the queueing"
-        " forms by 10 %"
+        f"step times are taken to err by a factor of {math.exp(max(errors)):.2f} either way (one sigma: about"
+        " two in three), prefill and decode apart; the queueing forms by 10 %"
     )
     return tuple(said)

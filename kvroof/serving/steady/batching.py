@@ -14,6 +14,7 @@ from typing import Any
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.schedule.policies import Policy
+from kvroof.serving.demand.requests import check_arrival_rate
 from kvroof.serving.demand.traffic import Traffic
 from kvroof.serving.steady.distribution import SHARES, Distribution, lognormal, mixture
 from kvroof.serving.steady.gated import arrivals
@@ -111,8 +112,7 @@ def check_rate(rate_per_s: float, max_seqs: int) -> None:
     Raises:
         BadInput: A rate that is not positive, or no room for a single sequence.
     """
-    if not 0 < rate_per_s < float("inf"):
-        raise BadInput(f"{rate_per_s} is not a positive rate", where="--rate")
+    check_arrival_rate(rate_per_s)
     if max_seqs < 1:
         raise BadInput("no sequence fits the memory", where="--max-num-seqs", way_out="see kvroof fit")
 
@@ -157,7 +157,9 @@ def _settled(times: StepTimes, asked: Traffic, rate: float, policy: Policy) -> _
             seqs, last = last[1], None
             continue
         beside = np.interp(sizes + asked.overlap * prefill.mates, sizes, decode_s)
-        pool = occupancy(rate, asked.decode_tokens, beside * prefill.slowdown, asked.decode_cv2)
+        pool = occupancy(
+            rate, asked.decode_tokens, beside * prefill.slowdown, asked.decode_cv2, asked.crowding
+        )
         if isinstance(pool, NoSteadyState):
             if seqs >= most:
                 return pool
@@ -223,6 +225,7 @@ def token_times(
         step, start = mean / slowdown, prefill.start_s
         each = (mean - step) / (rate * mean)
         square = max(prefill.stall_square_s2 / each**2, 1.0) if each > 0 else 1.0
+        square += asked.arrival_cv2 - 1
         deviation = float(np.hypot(deviation, np.sqrt(pool.seqs * asked.overlap * prefill.mates)))
     ends = np.interp([pool.seqs, pool.seqs + 1], np.arange(1.0, len(decode_s) + 1), decode_s)
     spread = float(np.diff(ends)[0]) * slowdown * deviation

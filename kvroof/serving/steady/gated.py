@@ -50,7 +50,6 @@ class Gated:
     length_s: Any
     seen: Any
     serving: float
-    batches_per_s: float
     others_per_s: float
     mean_batch: float
     mean_response_s: float
@@ -199,7 +198,6 @@ def gated(
         length_s=length,
         seen=shares * spent / cycle,
         serving=float(shares[1:] @ length[1:]) / cycle,
-        batches_per_s=batches / cycle,
         others_per_s=float(shares[0]) / cycle if other_s > 0 else 0.0,
         mean_batch=rate_per_s * cycle / batches,
         mean_response_s=present / rate_per_s,

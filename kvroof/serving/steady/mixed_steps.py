@@ -107,7 +107,7 @@ def _beside(
     return Prefilling(
         slowdown=slowdown,
         start_s=unseen * added * slowdown,
-        mates=mates(rate, adds, decode_s),
+        mates=mates(rate, adds, decode_s, asked.arrival_cv2),
         busy=busy,
         stall_square_s2=adds.square_s2,
         rate_per_s=rate,

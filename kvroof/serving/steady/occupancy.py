@@ -5,6 +5,10 @@ that is processor sharing with a speed that depends on n: the share of time with
 to the product over k <= n of `rate x tokens x token_s[k - 1] / k`, whatever the distribution of lengths
 with that mean (Kelly 1979, symmetric queues are insensitive). With `token_s = a + b n` and no limit it is a
 negative binomial, and the mean time per token is `(a + b) / (1 - rate x tokens x b)`.
+
+Arrivals that come more evenly crowd less. A pool that is one of n, among which sequences are shared out
+evenly, is 1/n of a pool with n times the rate and speed: its sequences vary by 1/n of the variance. Any
+`crowding` is taken so, as if there were 1 / crowding of them.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ from typing import Any
 from kvroof.ground.record import record
 from kvroof.serving.steady.distribution import Distribution, certain
 from kvroof.serving.steady.queueing import NoSteadyState
+
+EVENEST = 1 / 16
+"""The least crowding that is told apart."""
 
 
 @record
@@ -36,7 +43,7 @@ class Occupancy:
 
 
 def occupancy(
-    rate_per_s: float, tokens: float, token_s: Any, tokens_cv2: float = 0.0
+    rate_per_s: float, tokens: float, token_s: Any, tokens_cv2: float = 0.0, crowding: float = 1.0
 ) -> Occupancy | NoSteadyState:
     """Return the steady state of a pool of at most `len(token_s)` sequences.
 
@@ -46,11 +53,14 @@ def occupancy(
         token_s: Seconds per token of each sequence with 1, 2, ... of them running.
         tokens_cv2: Squared coefficient of variation of the tokens: it scales the wait for a slot by
             (1 + cv2) / 2, as Lee and Longton (1959) do for M/G/c.
+        crowding: Variance over mean of the sequences, were they not to slow each other; 1 for Poisson.
     """
     import numpy as np
 
-    most = len(token_s)
-    factors = rate_per_s * tokens * np.asarray(token_s, float) / np.arange(1, most + 1)
+    most, part = len(token_s), min(max(crowding, EVENEST), 1.0)
+    count = part * np.arange(1, round(most / part) + 1)
+    each_s = np.interp(count, np.arange(1, most + 1), np.asarray(token_s, float))
+    factors = rate_per_s * tokens * each_s / count
     beyond = float(factors[-1])
     if beyond >= 1:
         return NoSteadyState(what="decode", load=beyond)
@@ -64,11 +74,10 @@ def occupancy(
     full = weights[-1] / (1 - beyond) / total
     shares = weights / total
     shares[-1] = full
-    count = np.arange(most + 1)
-    mean = float(shares @ count)
-    deviation = float(np.sqrt(max(shares @ count**2 - mean**2, 0.0)))
-    queued = float(full * beyond / (1 - beyond)) * (1 + tokens_cv2) / 2
-    made = shares[1:] * count[1:] / np.asarray(token_s, float)
+    mean = float(shares[1:] @ count)
+    deviation = float(np.sqrt(max(shares[1:] @ count**2 - mean**2, 0.0)))
+    queued = part * float(full * beyond / (1 - beyond)) * (1 + tokens_cv2) / 2
+    made = np.bincount(np.ceil(count - 1e-9).astype(int), shares[1:] * count / each_s, most + 1)[1:]
     return Occupancy(
         load=beyond,
         seqs=mean,

@@ -6,7 +6,7 @@ from kvroof.schedule.policies import Policy
 from kvroof.serving.demand.traffic import Traffic
 from kvroof.serving.steady.gated import gated
 from kvroof.serving.steady.prefilling import MAX_TOGETHER, Prefilling, batch_times, mates, prompt_service
-from kvroof.serving.steady.queueing import NoSteadyState, Service, mean_wait_s
+from kvroof.serving.steady.queueing import NoSteadyState, Service, burstiness, mean_wait_s
 from kvroof.serving.step_times import StepTimes
 
 
@@ -27,7 +27,7 @@ def continuous(
     return Prefilling(
         slowdown=1.0 if decode_s == 0 else 1 / (queue.others_per_s * decode_s),
         start_s=queue.until_other_s,
-        mates=queue.mates,
+        mates=queue.mates * burstiness(asked.arrival_cv2, work.cv2),
         busy=queue.serving,
         stall_square_s2=each**2 + variance,
         rate_per_s=rate_per_s,
@@ -51,7 +51,7 @@ def _one_at_a_time(
     return Prefilling(
         slowdown=1 / (1 - busy),
         start_s=behind * work.mean_s / (1 - busy),
-        mates=mates(rate_per_s, work, decode_s),
+        mates=mates(rate_per_s, work, decode_s, asked.arrival_cv2),
         busy=busy,
         stall_square_s2=work.square_s2,
         rate_per_s=rate_per_s,

@@ -75,8 +75,9 @@ class Prefilling:
             return wait.plus(pieces(0.0, self.other_s, 1.0)).plus(self.own.distribution())
         found = self.queue.responses()
         if self.arrival_cv2 != 1:
-            factor, own_s = burstiness(self.arrival_cv2, self.work.cv2), self.own_s
-            found = found.shifted(-own_s).stretched(factor).shifted(own_s)
+            alone_s = self.own_s if isinstance(self.queue, Backlog) else self.own.mean_s
+            factor = burstiness(self.arrival_cv2, self.work.cv2)
+            found = found.shifted(-alone_s).stretched(factor).shifted(alone_s)
         if isinstance(self.queue, Backlog):
             return found
         return found.plus(self.own.distribution().shifted(-self.own.mean_s))
@@ -126,15 +127,16 @@ def batch_times(times: StepTimes, asked: Traffic, work: Service, most: int) -> A
     return curve * (work.mean_s / curve[0])
 
 
-def mates(rate_per_s: float, work: Service, other_s: float) -> float:
+def mates(rate_per_s: float, work: Service, other_s: float, arrival_cv2: float) -> float:
     """Return the others served in the same busy period, which begins with what came in a step of other work.
 
     A busy period of M/G/1 serves `1 / (1 - rho)` requests with variance
-    `(rho (1 - rho) + rate**2 E[S**2]) / (1 - rho)**3`.
+    `(rho (1 - rho) + rate**2 E[S**2]) / (1 - rho)**3`. Other arrivals meet in it by their burstiness.
     """
     idle = 1 - rate_per_s * work.mean_s
     variance = ((1 - idle) * idle + rate_per_s**2 * work.square_s2) / idle**3
-    return (variance + 1 / idle**2) * idle + rate_per_s * other_s / idle - 1
+    met = (variance + 1 / idle**2) * idle + rate_per_s * other_s / idle - 1
+    return met * burstiness(arrival_cv2, work.cv2)
 
 
 def as_service(times_s: Any, asked: Traffic) -> Service:

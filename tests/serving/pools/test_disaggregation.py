@@ -21,6 +21,7 @@ from kvroof.serving.pools.best_pools import (
     decode_rate,
     prefill_rate,
     question_of,
+    solved_rate,
 )
 from kvroof.serving.pools.break_even import break_even
 from kvroof.serving.pools.disaggregation import Split, TwoPools, split
@@ -149,14 +150,30 @@ def test_a_highest_rate_is_found_from_any_guess(top):
 
 @pytest.mark.parametrize("devices", [2, 8])
 def test_whole_instances_are_matched_as_a_search_over_all_of_them_would(devices):
-    """max min(n_p lambda_p, n_d lambda_d) over n_p + n_d = devices."""
     asked = question(devices=devices)
     (server,) = asked.prefill
-    first, later = prefill_rate(server, asked), decode_rate(server, asked)
-    most = max(min(n * first, (devices - n) * later) for n in range(1, devices))
+    beyond = devices * min(prefill_rate(server, asked), decode_rate(server, asked))
+
+    def rate(n):
+        pools = TwoPools(
+            prefill=server,
+            prefill_instances=n,
+            decode=server,
+            decode_instances=devices - n,
+            link=asked.link,
+        )
+        return solved_rate(pools, asked, beyond)
+
     found = best_split(asked)
-    assert found.goodput_rps == pytest.approx(most, rel=0.02)
+    assert found.goodput_rps == pytest.approx(max(rate(n) for n in range(1, devices)), rel=0.02)
     assert found.pools.devices <= devices
+
+
+def test_two_instances_that_share_requests_in_turn_serve_more_than_twice_one():
+    """Each sees them come more evenly than one that is alone at the same rate."""
+    one, two = (best_one_pool(question(0.4, 0.0145, devices=n)) for n in (2, 4))
+    assert (one.instances, two.instances) == (2, 4)
+    assert two.goodput_rps > 2.02 * one.goodput_rps
 
 
 def test_goodput_of_one_pool_counts_the_devices_a_layout_leaves_idle():
@@ -191,7 +208,7 @@ def test_the_highest_rate_keeps_the_limits_and_a_little_more_does_not(ttft, tpot
     ids=["tight TTFT and loose TPOT", "strict TPOT and loose TTFT"],
 )
 def test_one_pool_suits_tight_first_tokens_and_two_suit_strict_later_ones(ttft, tpot, better):
-    found = choose(question(ttft, tpot, error=0.02))
+    found = choose(question(ttft, tpot, devices=3, error=0.02))
     assert found.verdict == better
 
 

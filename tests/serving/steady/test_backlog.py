@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kvroof.serving.demand.lengths import fixed, from_percentiles
@@ -56,6 +56,7 @@ def test_more_prompts_never_wait_less(prompts, load):
         backlog(share * BUDGET / prompts.mean / 0.11, prompts, steps(0.008), BUDGET)
         for share in (load, load * 1.3)
     )
+    assume(low is not None and high is not None)  # too many steps to tell apart
     assert low.responses().mean <= high.responses().mean
     assert low.serving <= high.serving
 

@@ -179,6 +179,22 @@ def test_slots_of_constant_speed_wait_as_erlangs_c_says(servers, offered):
     assert found.wait_s.mean == pytest.approx(expected / (servers - offered))
 
 
+@pytest.mark.parametrize("crowding", [1.0, 0.5, 0.25, 0.1])
+def test_sequences_that_do_not_slow_each_other_vary_by_their_crowding(crowding):
+    found = occupancy(5.0, 100, np.full(64, 0.01), crowding=crowding)
+    assert found.seqs == pytest.approx(5)
+    assert found.deviation**2 == pytest.approx(5 * crowding)
+    assert found.seen.sum() == pytest.approx(1)
+
+
+def test_even_arrivals_crowd_less_and_are_served_sooner():
+    slowing = 0.01 + 0.001 * np.arange(1, 257)
+    mean = [occupancy(8.0, 100, slowing, crowding=c).seqs for c in (1.0, 0.5, 0.25, 0.0)]
+    assert mean == sorted(mean, reverse=True)
+    alone = 8 * 100 * 0.01 / (1 - 8 * 100 * 0.001)  # what is there when nothing varies
+    assert alone < mean[-1] < 1.03 * alone
+
+
 def test_a_pool_whose_memory_admits_too_few_has_no_steady_state():
     assert isinstance(occupancy(10.0, 100, np.full(9, 0.01)), NoSteadyState)
     assert occupancy(10.0, 100, np.full(11, 0.01)).load == pytest.approx(10 / 11)
