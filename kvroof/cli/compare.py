@@ -9,13 +9,14 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.serving.comparison import compare
+from kvroof.spec.parallel import Layout
 
 
 @click.command("compare")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
 @click.option("--hw", help="Machine on which one decode step is timed.")
-@click.option("--tokens", default=8192, show_default=True, help="Cached tokens of each sequence.")
-@click.option("--seqs", default=1, show_default=True, help="Sequences.")
+@options.cached
+@options.encoder_tokens
 @options.utilization
 @options.kv_dtype
 @options.weights_dtype
@@ -28,9 +29,11 @@ def command(
     hw: str | None,
     tokens: int,
     seqs: int,
+    encoder_tokens: int,
     utilization: float,
     kv_dtype: str,
     weights_dtype: str,
+    layout: Layout,
     ignore_keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -46,8 +49,9 @@ def command(
         seqs=seqs,
         kv_dtype=kv_dtype,
         weights_dtype=weights_dtype,
-        layout=options.chosen_layout(),
+        layout=layout,
         utilization=utilization,
+        encoder_tokens=encoder_tokens,
     )
     if as_json:
         print_json(rows)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import cast, get_args
 
 import click
 
 from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
-from kvroof.cli.deployed import chosen_plan, deployment
+from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.output import plain, print_json, print_view
-from kvroof.cli.quantities import RATE, TIME
+from kvroof.cli.quantities import RATE, SIZE, TIME, written
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName, Preemption
 from kvroof.serving.demand.requests import Request, poisson
@@ -32,8 +33,7 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option("--rate", type=float, help="Poisson arrivals per second, where there is no trace.")
 @click.option("--concurrency", type=int, help="A closed loop: so many requests are always in the system.")
 @click.option("--requests", type=int, help="How many: 1000, or all of a trace.")
-@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
-@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
+@options.lengths()
 @click.option("--turns", default=1, show_default=True, help="Turns of a conversation, each with --isl more.")
 @click.option("--think", type=TIME, help="Mean time from one turn to the next, e.g. 30s.")
 @click.option("--policy", type=click.Choice(POLICIES), default="chunked", show_default=True)
@@ -61,10 +61,19 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option(
     "--preemption", type=click.Choice(("recompute", "swap")), default="recompute", show_default=True
 )
+@click.option(
+    "--swap-space",
+    type=SIZE,
+    default="4GiB",
+    show_default=True,
+    help="Host memory of a device for what is swapped (--preemption swap).",
+)
 @click.option("--ttft", type=TIME, help="What goodput asks of the TTFT, e.g. 1s.")
 @click.option("--tpot", type=TIME, help="What goodput asks of the TPOT, e.g. 50ms.")
 @click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
-@click.option("--out", metavar="FILE", help="Write the schedule for chrome://tracing or Perfetto.")
+@click.option(
+    "--out", type=written(), metavar="FILE", help="Write the schedule for chrome://tracing or Perfetto."
+)
 @options.utilization
 @options.reserve
 @deployment
@@ -91,12 +100,14 @@ def command(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     preemption: str,
+    swap_space: int,
     ttft: float | None,
     tpot: float | None,
     seed: int,
-    out: str | None,
+    out: Path | None,
     utilization: float,
     reserve: int,
+    deployed: Deployed,
     as_json: bool,
 ) -> None:
     """TTFT, TPOT, gaps, queueing and goodput of requests that are served one by one.
@@ -112,7 +123,8 @@ def command(
     split = policy == "disagg"
     if not split and (decode is not None or link is not None or not options.left_out("decode_instances")):
         raise BadInput("one pool has no decode pool and no link", where="--policy", way_out="--policy disagg")
-    plan = chosen_plan(model, hw)
+    _refuse_unread(trace_file, concurrency, policy, preemption)
+    plan, *others = deployed.plans(model, [hw] if decode is None else [hw, decode])
     serving_block = block_size or plan.allocator.block_size
     if turns == 1 and think is None:
         asked = _asked(trace_file, rate, concurrency, requests, isl, osl, seed)
@@ -136,10 +148,11 @@ def command(
         router=cast(Router, router),
         utilization=utilization,
         reserve_bytes=reserve,
+        swap_space_bytes=swap_space,
     )
     decoding = None
     if split:
-        other = plan if decode is None else chosen_plan(model, decode)
+        other = others[0] if others else plan
         decoding = replace(serving, plan=other, instances=decode_instances, prefix_cache=False)
     ran = replay(
         asked,
@@ -153,7 +166,7 @@ def command(
     if out is not None:
         from kvroof.serving.simulation.schedule_trace import chrome_trace
 
-        write_whole(out, json.dumps(chrome_trace(ran.spans)), f"--out {out[-80:]}")
+        write_whole(out, json.dumps(chrome_trace(ran.spans)), f"--out {out}")
     if as_json:
         print_json(
             {"model": plan.model.name, "hardware": plan.hardware.name, "policy": policy} | plain(answer)
@@ -162,6 +175,23 @@ def command(
         from kvroof.view.simulation import simulation_view
 
         print_view(simulation_view(ran, answer, serving, decoding, policy, (ttft, tpot)))
+
+
+def _refuse_unread(trace_file: str | None, concurrency: int | None, policy: str, preemption: str) -> None:
+    """Refuse options that nothing would read.
+
+    Raises:
+        BadInput: One of them was given.
+    """
+    unread = {
+        "a trace has its own requests": ("isl", "osl", "seed") if trace_file is not None else (),
+        "a closed loop has no arrivals": ("seed",) if concurrency is not None else (),
+        "static batches have no limit on tokens": ("max_num_batched_tokens",) if policy == "static" else (),
+        "what is preempted is recomputed": ("swap_space",) if preemption == "recompute" else (),
+    }
+    for reason, names in unread.items():
+        for option in options.words_given(names)[:1]:
+            raise BadInput(reason, where=option, way_out="leave it out")
 
 
 def _asked(

@@ -7,20 +7,15 @@ from collections.abc import Sequence
 from kvroof.roofline.collectives import links_used
 from kvroof.search.candidates import Candidate
 from kvroof.search.outcome import OperatingPoint
+from kvroof.search.question import Question
+from kvroof.serving.assumptions import priced_with
 from kvroof.spec.architecture import Architecture
 
 
 def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: OperatingPoint) -> tuple[str, ...]:
     """Return the sentences of an answer."""
     question, plan = chosen.question, chosen.plan
-    said = [_priced(plan.efficiency.name)]
-    kinds = {(c.plan.hardware.name, c.plan.efficiency.name) for c in candidates}
-    typical = sorted(name for name, kind in kinds if kind == "generic")
-    if typical:
-        said.append(f"no profile of {', '.join(typical)}: a typical machine's shares of the peaks are taken")
-    bounds = sorted(name for name, kind in kinds if kind is None)
-    if bounds and len(bounds) < len({name for name, _ in kinds}):
-        said.append(f"only bounds are known for {', '.join(bounds)}")
+    said = [*priced_with(calibrations(candidates))]
     said.append("a closed loop: the next request starts when one ends; queueing is left out without --rate")
     said.append(
         "prompts run in the others' decode steps"
@@ -35,9 +30,7 @@ def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: Opera
     else:
         said.append("requests are alike, so that percentiles are the mean")
     said.append("every sequence may grow to its end in memory")
-    said += _beyond(plan.model, point.isl + point.osl)
-    if question.cached:
-        said.append(f"{question.cached} prompt tokens are taken from the prefix cache, not computed")
+    said += _beyond(plan.model, point.isl + point.osl) + _cached(question)
     if plan.layout.devices > 1:
         said.append(f"collectives over {links_used(plan.hardware, plan.layout.devices)} one way")
     if any(c.plan.layout.ep > 1 for c in candidates):
@@ -45,12 +38,23 @@ def assumptions(candidates: Sequence[Candidate], chosen: Candidate, point: Opera
     return tuple(said)
 
 
-def sizing_assumptions(candidate: Candidate, policy: str | None, point: OperatingPoint) -> tuple[str, ...]:
+def calibrations(candidates: Sequence[Candidate]) -> dict[str, str | None]:
+    """Return what each machine of the candidates is priced with, None for bounds."""
+    return {c.plan.hardware.name: c.plan.efficiency.name for c in candidates}
+
+
+def sizing_assumptions(
+    candidates: Sequence[Candidate], candidate: Candidate, policy: str | None, point: OperatingPoint
+) -> tuple[str, ...]:
     """Return the sentences of a fleet that serves a rate."""
     question = candidate.question
-    said = [_priced(point.calibration)]
-    said += _beyond(candidate.plan.model, point.isl + point.osl)
-    said.append("requests arrive at random (Poisson) and are dealt evenly over the replicas")
+    said = [*priced_with(calibrations(candidates))]
+    said += _beyond(candidate.plan.model, point.isl + point.osl) + _cached(question)
+    if question.most_batch is not None:
+        said.append(f"sequences at once in a replica: {question.most_batch:,} at most (--max-batch)")
+    if isinstance(question.chunk, int):
+        said.append(f"a step runs {question.chunk:,} tokens at most, those of decodes among them (--chunk)")
+    said.append("requests arrive at random (Poisson) and are dealt in turn to the replicas")
     if policy is not None:
         said.append(f"each replica schedules {policy}; the memory holds sequences of their mean length")
         said.append(f"TTFT and TPOT are what {question.limits.percentile:.0%} of the requests stay within")
@@ -59,15 +63,16 @@ def sizing_assumptions(candidate: Candidate, policy: str | None, point: Operatin
     return tuple(said)
 
 
+def _cached(question: Question) -> list[str]:
+    """Return what is said of prompts that are in cache in part."""
+    if not question.cached:
+        return []
+    return [f"{question.cached} prompt tokens are taken from the prefix cache, not computed"]
+
+
 def _beyond(model: Architecture, tokens: float) -> list[str]:
     """Return what is said of requests that are longer than the model was made for."""
     most = model.max_position_embeddings
     if most is None or tokens <= most:
         return []
     return [f"{tokens:,.0f} tokens of a request are beyond max_position_embeddings = {most:,}"]
-
-
-def _priced(name: str | None) -> str:
-    if name is None:
-        return "a bound, not a prediction: no calibration is applied and engines are slower"
-    return f"calibrated with {name}"

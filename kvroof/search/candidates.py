@@ -9,17 +9,18 @@ from itertools import accumulate
 from statistics import NormalDist
 from typing import Any
 
-from kvroof.ground.errors import KvroofError, Unsupported
+from kvroof.ground.errors import KvroofError
 from kvroof.ground.record import record, static
-from kvroof.memory.layers import caches
 from kvroof.roofline.plan import Plan
-from kvroof.search.choices import Room, Stages
+from kvroof.search.choices import Room
 from kvroof.search.points import LEAST_CHUNK, Served, served
-from kvroof.search.question import MAX_LENGTH, Question
+from kvroof.search.question import Question
 from kvroof.search.relax import CHUNKS, FREE, LIMITS, SIZES, Box, padded
 from kvroof.search.stacking import stacked, structure
+from kvroof.serving.demand.lengths import MAX_LENGTH
+from kvroof.serving.room import Stages
 from kvroof.serving.steady.closed_loop import STEP_TOKENS
-from kvroof.spec.reach import Encoder
+from kvroof.serving.step_times import check_not_crossing
 
 MOST_SEQS = 2**24
 BEYOND = 0.02
@@ -53,12 +54,7 @@ class Candidate:
     def __init__(
         self, plan: Plan, question: Question, stages: Stages | None = None, *, remember: bool = False
     ) -> None:
-        if any(isinstance(cache.reach, Encoder) for cache, _ in caches(plan.model)):
-            raise Unsupported(
-                "cross-attention is not searched, only estimated",
-                where=plan.model.name,
-                way_out="see kvroof estimate",
-            )
+        check_not_crossing(plan.model)
         self.plan, self.question, self.chunked = plan, question, False
         self.room = Room(plan, stages, question.utilization, question.reserve_bytes)
         self.evaluations = 0

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 from kvroof.ground.errors import BadInput, KvroofError
+from kvroof.ground.numeric import largest
 from kvroof.ground.record import record, static
-from kvroof.memory.budget import Budget, largest, max_seqs, max_tokens
+from kvroof.memory.budget import max_seqs, max_tokens
 from kvroof.memory.demand import equal_lengths
 from kvroof.roofline.efficiency import IDENTITY, Efficiency
 from kvroof.roofline.plan import Plan
+from kvroof.serving.room import Stages, budgets
+from kvroof.serving.step_times import check_not_crossing
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.ffn import MoE
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.parallel import Layout, check_layout
-from kvroof.spec.params import weight_bytes
-from kvroof.spec.stages import stage_models
 
 MANY = 64
 """Sequences of a replica from which the bytes of one are taken."""
@@ -106,7 +107,9 @@ def plans(
 
     Raises:
         BadInput: No layout is valid.
+        Unsupported: A model with cross-attention.
     """
+    check_not_crossing(model)
     laid = tuple(layouts(model, axes))
     if not laid:
         _refuse(model, axes)
@@ -116,26 +119,12 @@ def plans(
             yield Plan.of(
                 model,
                 machine,
-                tp=layout.tp,
-                pp=layout.pp,
-                dp=layout.dp,
-                ep=layout.ep,
-                dcp=layout.dcp,
+                layout=layout,
                 block_size=stores.block_size,
                 kv_dtype=kv,
                 weights_dtype=weights,
                 efficiency=efficiency,
             )
-
-
-Stages: TypeAlias = tuple[tuple[Architecture, int], ...]
-"""The parts of a model that the stages of a pipeline hold, with the weights on the fullest rank of each."""
-
-
-def stages_of(plan: Plan) -> Stages:
-    """Return the stages of a plan."""
-    stages = stage_models(plan.model, plan.layout.pp)
-    return tuple((stage, weight_bytes(stage, plan.formats, plan.layout.stage)) for stage in stages)
 
 
 class Room:
@@ -151,22 +140,8 @@ class Room:
     def __init__(
         self, plan: Plan, stages: Stages | None = None, utilization: float = 0.9, reserve_bytes: int = 0
     ) -> None:
-        layout = plan.layout.stage
-        self._groups = layout.dp
-        self._budgets = tuple(
-            Budget(
-                model=stage,
-                capacity_bytes=plan.hardware.capacity_bytes,
-                utilization=utilization,
-                reserve_bytes=reserve_bytes,
-                weights_bytes=weights,
-                formats=plan.formats,
-                kv_format=plan.kv_format,
-                allocator=plan.allocator,
-                layout=layout,
-            )
-            for stage, weights in (stages_of(plan) if stages is None else stages)
-        )
+        self._groups = plan.layout.dp
+        self._budgets = budgets(plan, stages, utilization, reserve_bytes)
 
     @property
     def short_bytes(self) -> int:

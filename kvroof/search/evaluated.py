@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from kvroof.ground.errors import BadInput
 from kvroof.search.candidates import Candidate
 from kvroof.search.relaxed_search import Search
+from kvroof.spec.parallel import AXES
 
 Columns: TypeAlias = dict[str, Any]
 
@@ -31,7 +32,7 @@ def _rows(candidate: Candidate) -> Columns:
         context = question.wants_context
         columns = {
             "hw": [plan.hardware.name] * len(sizes),
-            **{axis: [getattr(layout, axis)] * len(sizes) for axis in ("tp", "pp", "dp", "ep")},
+            **{axis: [getattr(layout, axis)] * len(sizes) for axis in AXES},
             "kv_dtype": [plan.kv_format.name] * len(sizes),
             "weights_dtype": [(plan.formats or plan.model.formats).name] * len(sizes),
             "batch": ([candidate.seqs * layout.dp] * len(sizes) if context else (sizes * layout.dp).tolist()),
@@ -47,7 +48,7 @@ def _rows(candidate: Candidate) -> Columns:
 
 
 COLUMNS = (
-    "hw", "tp", "pp", "dp", "ep", "kv_dtype", "weights_dtype", "batch", "isl", "chunk", "ttft_s", "tpot_s",
+    "hw", *AXES, "kv_dtype", "weights_dtype", "batch", "isl", "chunk", "ttft_s", "tpot_s",
     "tokens_per_s_per_device", "feasible",
 )  # fmt: skip
 

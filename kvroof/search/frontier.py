@@ -22,6 +22,7 @@ from kvroof.search.points import served
 from kvroof.search.question import Question, check_question
 from kvroof.search.relax import LIMITS
 from kvroof.serving.pools.goodput import Limits
+from kvroof.spec.parallel import shared_axes
 
 Kind: TypeAlias = Literal["interactivity", "ttft", "context"]
 Way: TypeAlias = Literal["sweep", "gradient"]
@@ -117,8 +118,7 @@ def undominated(points: Sequence[FrontierPoint], least_x: bool = False) -> tuple
 
 
 def _words(plan: Plan) -> str:
-    axes = ("tp", "pp", "dp", "ep")
-    return " ".join(f"{a}{getattr(plan.layout, a)}" for a in axes if getattr(plan.layout, a) > 1) or "tp1"
+    return " ".join(f"{axis}{ranks}" for axis, ranks in shared_axes(plan.layout).items()) or "tp1"
 
 
 def _place(kind: Kind, ttft_s: float, tpot_s: float) -> float:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, get_args
 
 from kvroof.cost.forward import forward
-from kvroof.cost.op import Op
+from kvroof.cost.op import BY_BATCH, Op
 from kvroof.cost.products import Run
 from kvroof.ground.dtypes import DTYPES
 from kvroof.ground.errors import BadInput
-from kvroof.ground.numeric import ceil_div, minimum
+from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record
 from kvroof.memory.allocators import Allocator
-from kvroof.memory.kv import fixed_bytes, kinds
-from kvroof.memory.layers import caches
+from kvroof.memory.kv import fixed_bytes, growth_bytes, kinds
+from kvroof.memory.layers import caches, crosses
 from kvroof.search.expressions import Pool, Tape
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import Execution
@@ -26,7 +26,6 @@ from kvroof.spec.cache import Cache
 from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import params_active, params_total, parse_formats, weight_bytes
 from kvroof.spec.precision import KVFormat, parse_kv_format
-from kvroof.spec.reach import Encoder, Selected, Strided
 from kvroof.spec.weights import WeightFormats
 from kvroof.spec.workload import Step, decode, prefill
 
@@ -41,17 +40,6 @@ CACHED = ("auto", "bf16", "fp8", "q8_0", "nvfp4")
 INPUTS = ("seqs", "tokens")
 SAID = ("name", "kind", "collective", "count", "launches", "compute", "family")
 """What an operation says as it is; `compute` joins its choices of arithmetic with slashes."""
-TRACED = (
-    "flops",
-    "weight_bytes",
-    "kv_bytes",
-    "activation_bytes",
-    "message_bytes",
-    "items",
-    "depth",
-    "scores",
-)
-"""What depends on the batch: lines of the tape."""
 Rows: TypeAlias = list[list[Any]]
 
 
@@ -93,7 +81,7 @@ def model_table(name: str, model: Architecture) -> Data:
         "ranks": laid_out,
         "pool": traced.pool.parts(),
         "kinds": _kinds(traced),
-        "growth_bytes": [tape.line(_growth(model, kv, tape)) for kv in traced.cached],
+        "growth_bytes": [tape.line(growth_bytes(model, tape.symbol("tokens"), kv)) for kv in traced.cached],
         "tape": tape.program(),
     }
 
@@ -102,7 +90,7 @@ def _left_out(model: Architecture) -> Iterator[str]:
     """Yield what an estimate can be told and the tables leave out."""
     if model.towers:
         yield "towers take memory; their own time is left out (--patches)"
-    if any(isinstance(cache.reach, Encoder) for cache, _ in caches(model)):
+    if crosses(model):
         yield "cross-attention keeps no encoder tokens (--encoder-tokens)"
 
 
@@ -132,7 +120,7 @@ def _laid_out(traced: Traced, layout: Layout) -> Data:
 
 
 def _rows(traced: Traced, layout: Layout, step: Step, latent: Execution) -> dict[str, list[int]]:
-    """Return the operations of a step, of a `bound` and `calibrated`: rows of `SAID` and `TRACED`.
+    """Return the operations of a step, of a `bound` and `calibrated`: rows of `SAID` and `BY_BATCH`.
 
     Rows and their cells stand in the pool, here are their numbers. A cell that a choice changes is a mapping
     from the axis (`weights`, `cached`) to its values in the order of the choices. No cell depends on both, so
@@ -179,7 +167,7 @@ def _row(op: Op, tape: Tape) -> list[Any]:
     said = {"compute": "/".join(op.compute), "family": op.family or op.kind}
     return [
         *(said.get(name, getattr(op, name)) for name in SAID),
-        *(tape.line(getattr(op, name)) for name in TRACED),
+        *(tape.line(getattr(op, name)) for name in BY_BATCH),
     ]
 
 
@@ -188,7 +176,7 @@ def _cell(row: int, column: int, axes: dict[str, list[Rows]]) -> Any:
     found = {axis: [rows[row][column] for rows in tables] for axis, tables in axes.items()}
     changing = {axis: values for axis, values in found.items() if values.count(values[0]) < len(values)}
     if len(changing) > 1:
-        name = (*SAID, *TRACED)[column]
+        name = (*SAID, *BY_BATCH)[column]
         raise ArithmeticError(f"{name} of operation {row} depends on {' and '.join(changing)}")
     return changing or found["weights"][0]
 
@@ -225,13 +213,3 @@ def _held(model: Architecture, kv: KVFormat, tp: int, tape: Tape) -> Any:
     block = Allocator().block_size
     growing = sum(_kept_bytes(cache, layers, kv, tape, tp, block) for cache, layers in caches(model))
     return tape.symbol("seqs") * (growing + fixed_bytes(model, tp=tp))
-
-
-def _growth(model: Architecture, kv: KVFormat, tape: Tape) -> Any:
-    """Return what a token adds to one sequence: nothing in a full window, its share of a common entry."""
-    tokens, added = tape.symbol("tokens"), []
-    for cache, layers in caches(model):
-        shared = cache.reach.ratio if isinstance(cache.reach, Strided | Selected) else 1
-        grows = cache.reach.kept(tokens + shared) - cache.reach.kept(tokens)
-        added.append(layers * kv.token_bytes(cache) // shared * minimum(grows, 1))
-    return sum(added)

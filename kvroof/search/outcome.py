@@ -28,6 +28,7 @@ class OperatingPoint:
     pp: int
     ep: int
     dp: int
+    dcp: int = 1
     replicas: int = 1
     devices: int
     batch: int
@@ -150,6 +151,7 @@ def described(
         pp=layout.pp,
         ep=layout.ep,
         dp=layout.dp,
+        dcp=layout.dcp,
         replicas=replicas,
         devices=devices,
         batch=batch,

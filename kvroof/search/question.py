@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.memory.budget import check_utilization
-from kvroof.serving.demand.lengths import Lengths
+from kvroof.serving.demand.lengths import MAX_LENGTH, Lengths
 from kvroof.serving.demand.traffic import Traffic
 from kvroof.serving.pools.goodput import Limits
 
@@ -17,7 +17,6 @@ Objective: TypeAlias = Literal["throughput", "latency", "cost", "energy"]
 Goal: TypeAlias = Literal["throughput", "context", "batch"]
 Chunking: TypeAlias = Literal["auto", "whole"]
 
-MAX_LENGTH = 2**27
 MOST_LENGTHS = 16
 """Different prompts that a point is evaluated for; neighbours are taken together by their mean."""
 
@@ -48,8 +47,9 @@ class Question:
 
     @property
     def traffic(self) -> Traffic:
-        """The requests as the serving forms take them."""
-        return Traffic(isl=self.isl, osl=self.osl)
+        """The requests as the serving forms take them; the cached tokens of a prompt are not run."""
+        uncached = self.isl.shortened(self.cached) if self.cached else None
+        return Traffic(isl=self.isl, osl=self.osl, uncached=uncached)
 
     @property
     def prompts(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -77,8 +77,10 @@ def check_question(question: Question) -> Question:
     """
     _check_choices(question)
     check_utilization(question.utilization)
-    if not question.osl.values[0] >= 1 or not question.isl.longest <= MAX_LENGTH:
-        raise BadInput("lengths are 1 token at least", where="--isl/--osl")
+    if not question.osl.values[0] >= 1:
+        raise BadInput("every output is 1 token at least", where="--osl")
+    if not question.isl.longest <= MAX_LENGTH:
+        raise BadInput(f"a prompt is {MAX_LENGTH} tokens at most", where="--isl")
     if not 0 <= question.cached < question.isl.values[0]:
         raise BadInput(
             f"{question.cached} cached tokens leave none of the shortest prompt to run",

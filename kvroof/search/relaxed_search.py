@@ -10,12 +10,12 @@ from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.roofline.collectives import tiers
 from kvroof.roofline.plan import Plan
 from kvroof.search.candidates import Candidate, surfaces
-from kvroof.search.choices import Stages, stages_of
 from kvroof.search.integers import Point, polish, polished
 from kvroof.search.optimizer import MARGIN, Relaxed, solve
 from kvroof.search.prices import Optimum
 from kvroof.search.question import Question, check_question
 from kvroof.search.relax import CHUNKS, LIMITS, SIZES, Box
+from kvroof.serving.room import Stages, stages_of
 
 CHUNK_GAIN = math.log(1.3)
 """How far behind the best a plan may be, its prompts whole, to be tried in chunks too."""

@@ -20,6 +20,7 @@ from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record
 from kvroof.roofline.efficiency import Efficiency
 from kvroof.roofline.plan import Plan
+from kvroof.roofline.roofline import serial_s
 from kvroof.search.points import Steps
 from kvroof.search.prices import scaled
 from kvroof.search.sweep import double_precision
@@ -56,7 +57,14 @@ class Sensitivity:
 
 
 def sensitivity(
-    plan: Plan, *, isl: int, osl: int, batch: int, cached_prefix: int = 0, encoder_tokens: int = 0
+    plan: Plan,
+    *,
+    isl: int,
+    osl: int,
+    batch: int,
+    cached_prefix: int = 0,
+    encoder_tokens: int = 0,
+    patches: int = 0,
 ) -> Sensitivity:
     """Return the elasticities of `batch` requests that start together.
 
@@ -67,6 +75,7 @@ def sensitivity(
         batch: Requests at once.
         cached_prefix: Prompt tokens whose KV is in cache.
         encoder_tokens: Tokens of the encoder's output per request.
+        patches: Patches of images in each prompt that the towers encode; a longer context has no more.
 
     Raises:
         BadInput: Lengths that cannot be.
@@ -85,7 +94,9 @@ def sensitivity(
         factors = dict(zip(NAMES, jnp.exp(logs), strict=True))
         context = factors["context"]
         step = prefill(batch * factors["batch"], isl * context, cached_prefix * context, encoder_tokens)
-        return jnp.log(Steps(plan=changed(plan, factors)).seconds(step))
+        other = changed(plan, factors)
+        towers = serial_s(other.encode(batch * factors["batch"] * patches)) if patches else 0.0
+        return jnp.log(Steps(plan=other).seconds(step) + towers)
 
     def log_tpot(logs: Any) -> Any:
         factors = dict(zip(NAMES, jnp.exp(logs), strict=True))

@@ -22,6 +22,7 @@ from kvroof.search.outcome import Answer, OperatingPoint, WayOut, described, ope
 from kvroof.search.question import Question
 from kvroof.search.relaxed_search import FINALISTS, Search
 from kvroof.search.ways_out import nearest, ways_out
+from kvroof.serving.demand.requests import check_arrival_rate
 from kvroof.serving.pools.goodput import Replica, one_pool_policies, replica
 from kvroof.serving.steady.batching import SteadyState, one_pool
 from kvroof.serving.steady.queueing import NoSteadyState
@@ -60,12 +61,10 @@ class Sizing:
     def __init__(
         self, plans: Iterable[Plan], question: Question, rate_per_s: float, most_devices: int
     ) -> None:
-        if not 0 < rate_per_s < math.inf:
-            raise BadInput(
-                f"{rate_per_s} is not a positive rate", where="--rate", way_out="requests per second"
-            )
+        check_arrival_rate(rate_per_s)
         self.question, self.rate, self.most_devices = question, rate_per_s, most_devices
         self.search = Search(plans, replace(question, objective="throughput"))
+        self.policies = _policies(question)
         self.evaluations = 0
         self._servers: dict[int, Replica | None] = {}
 
@@ -140,12 +139,13 @@ class Sizing:
         server = self._server(i)
         if server is None or server.max_seqs < 1:
             return None
-        limits = self.question.limits
+        limits, most = self.question.limits, min(server.max_seqs, self.question.most_batch or server.max_seqs)
         best: Fleet | None = None
-        for policy in one_pool_policies():
-            own = replace(policy, max_num_seqs=min(policy.max_num_seqs, server.max_seqs))
+        for policy in self.policies:
+            own = replace(policy, max_num_seqs=min(policy.max_num_seqs, most))
             self.evaluations += 1
-            state = one_pool(server.times, self.question.traffic, self.rate / replicas, own)
+            asked = self.question.traffic.dealt(replicas)
+            state = one_pool(server.times, asked, self.rate / replicas, own)
             if isinstance(state, NoSteadyState) or not self.question.limits.kept_by(
                 state.ttft_s, state.tpot_s
             ):
@@ -164,6 +164,7 @@ class Sizing:
                     question.traffic,
                     utilization=question.utilization,
                     reserve_bytes=question.reserve_bytes,
+                    most_tokens=max(policy.max_num_batched_tokens for policy in self.policies),
                 )
             except KvroofError:
                 self._servers[i] = None
@@ -176,11 +177,13 @@ class Sizing:
         i = self.search.candidates.index(fleet.candidate)
         server, limits = self._server(i), self.question.limits
         assert server is not None
-        rate = self.rate / (fleet.replicas - 1)
-        state = one_pool(server.times, self.question.traffic, rate, fleet.policy)
+        fewer = fleet.replicas - 1
+        asked = self.question.traffic.dealt(fewer)
+        state = one_pool(server.times, asked, self.rate / fewer, fleet.policy)
         if isinstance(state, NoSteadyState):
-            full = fleet.policy.max_num_seqs == server.max_seqs and state.what == "decode"
-            return ("memory",) if full else (state.what,)
+            caps = {self.question.most_batch: "batch", server.max_seqs: "memory"}
+            full = caps.get(fleet.policy.max_num_seqs) if state.what == "decode" else None
+            return (full or state.what,)
         missed = {"ttft": limits.first_kept(state.ttft_s), "tpot": limits.later_kept(state.tpot_s)}
         return tuple(name for name, kept in missed.items() if not kept)
 
@@ -199,6 +202,12 @@ def size_for_rate(plans: Iterable[Plan], question: Question, rate_per_s: float, 
     """
     if question.maximize != "throughput" or question.batch is not None:
         raise BadInput("a rate sets the batch", where="--rate", way_out="leave --maximize and --batch out")
+    if question.objective not in ("throughput", "cost"):
+        raise BadInput(
+            "a rate is served by the fewest devices, or at the least cost",
+            where=f"--objective {question.objective}",
+            way_out="take --objective cost, or leave it or --rate out",
+        )
     sizing = Sizing(plans, question, rate_per_s, most_devices)
     if sizing.search.relaxed is None:
         return no_room(sizing.search)
@@ -207,6 +216,15 @@ def size_for_rate(plans: Iterable[Plan], question: Question, rate_per_s: float, 
         return _too_few(sizing)
     best = _point(sizing, fleet)
     return _answer(sizing, fleet.candidate, best, feasible=True, binding=sizing.limits_of(fleet), fleet=fleet)
+
+
+def _policies(question: Question) -> tuple[Policy, ...]:
+    """Return the schedules that a question leaves: its chunk is the token budget of a step."""
+    if question.chunk == "whole":
+        return one_pool_policies(())
+    if question.chunk == "auto":
+        return one_pool_policies()
+    return one_pool_policies((question.chunk,), whole=False)
 
 
 def _too_few(sizing: Sizing) -> Answer:
@@ -262,7 +280,9 @@ def _answer(
         relaxed_evaluations=search.relaxed_evaluations,
         residual=None,
         objective="USD per hour" if sizing.question.objective == "cost" else "devices",
-        assumptions=sizing_assumptions(candidate, None if fleet is None else fleet.policy.name, best),
+        assumptions=sizing_assumptions(
+            search.candidates, candidate, None if fleet is None else fleet.policy.name, best
+        ),
     )
 
 

@@ -11,13 +11,12 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from kvroof.cost.products import FALLBACKS
 from kvroof.roofline.plan import Plan
 from kvroof.spec.hardware import Hardware, Link
 
 WORDS = {"name", "sources", "notes", "mape", "sigma", "held_out_mape"}
 """Fields that no step time depends on."""
-FALLBACKS = ("bf16", "fp16", "fp32")
-"""What matrices are multiplied in where a chip lacks their own arithmetic, first choice first."""
 
 
 def structure(plan: Plan) -> Hashable:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from kvroof.ground.errors import BadInput
 from kvroof.roofline.plan import Plan
 from kvroof.search.points import Steps
+from kvroof.serving.step_times import check_not_crossing
 from kvroof.spec.workload import decode, prefill
 
 Phase: TypeAlias = Literal["prefill", "decode"]
@@ -52,6 +53,10 @@ class StepSweep:
             of `isl` tokens.
         devices: JAX devices to share the points among; None takes all.
         most_points: Points in flight at once.
+
+    Raises:
+        BadInput: Another phase, or no points in flight.
+        Unsupported: A model with cross-attention.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class StepSweep:
             raise BadInput(f"{phase!r} is neither prefill nor decode", where="phase")
         if most_points < 1:
             raise BadInput(f"{most_points} points", where="most_points")
+        check_not_crossing(plan.model)
         self.plan, self.phase, self.most_points = plan, phase, most_points
         self._mesh = jax.sharding.Mesh(np.array(devices or jax.devices()), ("points",))
         step, steps = (decode if phase == "decode" else prefill), Steps(plan=plan)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias, cast
 
-from kvroof.cost.op import Collective
+from kvroof.cost.op import BY_BATCH, Collective
 from kvroof.memory.allocators import Allocator
 from kvroof.search.expressions import OPERATIONS, Pool
 from kvroof.search.machine_tables import (
@@ -24,7 +24,7 @@ from kvroof.search.machine_tables import (
     kernel_forms,
     machine_table,
 )
-from kvroof.search.model_tables import CACHED, RANKS, SAID, TRACED, WEIGHTS, model_table
+from kvroof.search.model_tables import CACHED, RANKS, SAID, WEIGHTS, model_table
 from kvroof.serving.latency import MAX_POINTS
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.hardware import Hardware
@@ -54,7 +54,7 @@ def explorer_tables(
     return {
         "operations": OPERATIONS,
         "columns": {
-            "op": (*SAID, *TRACED),
+            "op": (*SAID, *BY_BATCH),
             "work": WORK,
             "kernel": KERNEL,
             "priced": PRICED,

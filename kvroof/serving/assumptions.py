@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvroof.ground.units import format_decimal
 from kvroof.memory.ledger import Ledger
 from kvroof.roofline.collectives import links_used
+from kvroof.roofline.efficiency import GENERIC
 from kvroof.roofline.plan import Plan, arithmetic_used
 from kvroof.roofline.roofline import Timed
 from kvroof.serving.speculation import Speculation
@@ -70,6 +71,27 @@ def assumptions(
     if cached:
         said.append(f"{cached} prompt tokens are taken from the prefix cache, not computed")
     return (*said, *memory.assumptions)
+
+
+def priced_with(calibrations: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield which calibration the times of each machine are from.
+
+    Args:
+        calibrations: The calibration's name by machine, None for bounds.
+    """
+    own = {machine: name for machine, name in calibrations.items() if name not in (None, GENERIC)}
+    typical = [machine for machine, name in calibrations.items() if name == GENERIC]
+    bounds = [machine for machine, name in calibrations.items() if name is None]
+    if len(bounds) == len(calibrations):
+        yield "a bound, not a prediction: no calibration is applied and engines are slower"
+        return
+    if own:
+        each = ", ".join(f"{machine} with {name}" for machine, name in own.items())
+        yield f"calibrated with {own.popitem()[1]}" if len(calibrations) == 1 else f"calibrated: {each}"
+    if typical:
+        yield f"{', '.join(typical)}: times of a typical machine, not of this one"
+    if bounds:
+        yield f"only bounds are known for {', '.join(bounds)}"
 
 
 def _laid_out(plan: Plan) -> Iterator[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kvroof.ground.record import record, static
 from kvroof.memory.kv import kv
-from kvroof.memory.ledger import check_utilization, fit
+from kvroof.memory.ledger import check_utilization
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import Bound, bound_of, serial_s
+from kvroof.serving.room import room
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.hardware import Hardware
 from kvroof.spec.parallel import ALONE, Layout, check_layout
@@ -31,6 +31,7 @@ class Comparison:
     decode_bound: Bound | None = static()
     max_seqs: int | None
     fits: bool | None = static()
+    assumptions: tuple[str, ...] = static()
 
 
 def compare(
@@ -43,6 +44,7 @@ def compare(
     weights_dtype: str = "auto",
     layout: Layout = ALONE,
     utilization: float = 0.9,
+    encoder_tokens: int = 0,
 ) -> tuple[Comparison, ...]:
     """Return a row per model: the cache of `seqs` sequences of `tokens`, and one decode step over it.
 
@@ -55,12 +57,14 @@ def compare(
         weights_dtype: `auto` or a dtype.
         layout: How each is laid over devices.
         utilization: Share of the memory that may be used, for `max_seqs`.
+        encoder_tokens: Tokens of the encoder's output per sequence, for cross-attention.
 
     Raises:
         BadInput: A demand or layout that cannot be.
     """
     return tuple(
-        _row(m, hardware, tokens, seqs, kv_dtype, weights_dtype, layout, utilization) for m in models
+        _row(m, hardware, tokens, seqs, kv_dtype, weights_dtype, layout, utilization, encoder_tokens)
+        for m in models
     )
 
 
@@ -73,28 +77,24 @@ def _row(
     weights_dtype: str,
     layout: Layout,
     utilization: float,
+    encoder_tokens: int,
 ) -> Comparison:
     check_layout(model, layout)
-    formats = parse_formats(weights_dtype, model)
+    parse_formats(weights_dtype, model)
     check_utilization(utilization)
-    report = kv(model, tokens=tokens, seqs=seqs, kv_format=parse_kv_format(kv_dtype, model))
+    report = kv(
+        model,
+        tokens=tokens,
+        seqs=seqs,
+        encoder_tokens=encoder_tokens,
+        kv_format=parse_kv_format(kv_dtype, model),
+    )
     tpot, bound, most, fits = None, None, None, None
     if hardware is not None:
-        plan = replace(
-            Plan.of(model, hardware, kv_dtype=kv_dtype, weights_dtype=weights_dtype), layout=layout
-        )
-        timed = plan.time(decode(seqs, tokens))
+        plan = Plan.of(model, hardware, layout=layout, kv_dtype=kv_dtype, weights_dtype=weights_dtype)
+        timed = plan.time(decode(seqs, tokens, encoder_tokens))
         tpot, bound = serial_s(timed), bound_of(timed)
-        memory = fit(
-            model,
-            hardware.capacity_bytes,
-            tokens=tokens,
-            seqs=seqs,
-            utilization=utilization,
-            formats=formats,
-            kv_format=plan.kv_format,
-            layout=plan.layout,
-        )
+        memory = room(plan, tokens, seqs=seqs, utilization=utilization, encoder_tokens=encoder_tokens)
         most, fits = memory.max_seqs, memory.fits
     return Comparison(
         model=model.name,
@@ -106,4 +106,5 @@ def _row(
         decode_bound=bound,
         max_seqs=most,
         fits=fits,
+        assumptions=report.assumptions,
     )

@@ -7,6 +7,7 @@ the mean over the remaining decode steps, `(e2e - TTFT) / (osl - 1)`. Queueing i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from kvroof.ground.errors import BadInput
@@ -23,6 +24,7 @@ from kvroof.roofline.roofline import (
     serial_s,
 )
 from kvroof.serving.assumptions import assumptions
+from kvroof.serving.demand.lengths import MAX_LENGTH
 from kvroof.serving.op_times import OpTime, mean_over_steps
 from kvroof.serving.op_times import op_times as op_times
 from kvroof.serving.room import room
@@ -30,7 +32,6 @@ from kvroof.serving.speculation import speculation
 from kvroof.serving.spread import around, log_spread
 from kvroof.spec.workload import Sequences, Step, decode, prefill
 
-MAX_LENGTH = 2**27
 MAX_BATCH = 2**24
 MAX_POINTS = 4096
 """Decode steps that are evaluated one by one; longer outputs are sampled evenly, ends included."""
@@ -119,8 +120,8 @@ def estimate(
             they become are part of `isl`.
         spec_tokens: Tokens drafted per step; 0 drafts none.
         acceptance: Probability that a drafted token is accepted if those before it are.
-        draft: The plan of a draft model; without one a model drafts with its own prediction layers, or
-            looks tokens up in the prompt, which costs nothing.
+        draft: The plan of a draft model, which runs in each of the `dp` groups; without one a model drafts
+            with its own prediction layers, or looks tokens up in the prompt, which costs nothing.
         utilization: Share of the memory that may be used, for `fits`.
         reserve_bytes: Memory that is neither weights nor cache, for `fits`.
 
@@ -132,6 +133,8 @@ def estimate(
     if not 0 <= patches <= MAX_LENGTH:
         raise BadInput(f"{patches} is not between 0 and {MAX_LENGTH}", where="--patches")
     steps = _chunks(batch, isl, chunk, cached_prefix, encoder_tokens)
+    if draft is not None:
+        draft = replace(draft, layout=replace(draft.layout, dp=plan.layout.dp))
     drafting = speculation(plan, spec_tokens, acceptance, draft)
     first = tuple(t for step in steps for t in plan.cheaper(step))
     if patches:
@@ -140,8 +143,8 @@ def estimate(
     if drafting is None:
         later = mean_over_steps(plan.time(decode(batch, lengths, encoder_tokens)))
     else:
-        first += drafting.prefill_ops(batch, isl, cached_prefix)
-        later = mean_over_steps(drafting.decode_ops(plan, batch, lengths))
+        first += drafting.prefill_ops(batch, isl, cached_prefix, encoder_tokens)
+        later = mean_over_steps(drafting.decode_ops(plan, batch, lengths, encoder_tokens))
     ttft, tpot = serial_s(first), serial_s(later)
     e2e = ttft + (osl - 1) * tpot
     memory = room(
@@ -152,7 +155,7 @@ def estimate(
         reserve_bytes=reserve_bytes,
         encoder_tokens=encoder_tokens,
         terms=_beside(plan, batch, draft),
-        draft=None if draft is None else Draft(model=draft.model, kv_format=draft.kv_format),
+        draft=None if draft is None else _draft(draft),
     )
     efficiency, machine = plan.efficiency, plan.hardware
     calibrated = (
@@ -233,6 +236,7 @@ def _chunks(batch: int, isl: int, chunk: int | None, cached: int, encoder_tokens
                     kv_len=end,
                     sampled=int(end == isl),
                     encoder_len=encoder_tokens,
+                    phase="prefill",
                 ),
             )
         )
@@ -256,5 +260,10 @@ def _beside(plan: Plan, batch: int, draft: Plan | None) -> tuple[Term, ...]:
         batch,
         plan.layout.tp,
         lora=(plan.adapters, plan.adapter_rank) if plan.adapters else None,
-        draft=None if draft is None else draft.model,
+        draft=None if draft is None else (draft.model, draft.layout),
     )
+
+
+def _draft(draft: Plan) -> Draft:
+    """Return a plan that drafts as the ledger counts it."""
+    return Draft(model=draft.model, kv_format=draft.kv_format, layout=draft.layout)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvroof.cost.op import Op
+from kvroof.cost.op import BY_BATCH, Op
 from kvroof.ground.record import record, static
 from kvroof.roofline.roofline import Bound, Timed, bound_of, mean, serial_s
 
@@ -71,18 +71,6 @@ def mean_over_steps(timed: Sequence[Timed]) -> tuple[Timed, ...]:
     return tuple(averaged)
 
 
-_NUMBERS = (
-    "flops",
-    "weight_bytes",
-    "kv_bytes",
-    "activation_bytes",
-    "message_bytes",
-    "items",
-    "depth",
-    "scores",
-)
-
-
 def _mean_op(op: Op) -> Op:
-    means: dict[str, Any] = {name: mean(getattr(op, name)) for name in _NUMBERS}
+    means: dict[str, Any] = {name: mean(getattr(op, name)) for name in BY_BATCH}
     return replace(op, **means)

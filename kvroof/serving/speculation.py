@@ -34,15 +34,15 @@ class Speculation:
         """
         return float(sum(self.acceptance**i for i in range(self.tokens + 1)))
 
-    def prefill_ops(self, batch: int, isl: int, cached: int) -> tuple[Timed, ...]:
-        """Return what the drafter does with the prompts."""
-        return () if self.draft is None else self.draft.cheaper(prefill(batch, isl, cached))
+    def prefill_ops(self, batch: int, isl: int, cached: int, encoder_len: int) -> tuple[Timed, ...]:
+        """Return what the drafter does with the prompts; a drafter that crosses an encoder has its tokens."""
+        return () if self.draft is None else self.draft.cheaper(prefill(batch, isl, cached, encoder_len))
 
-    def decode_ops(self, plan: Plan, batch: int, kv_len: Any) -> tuple[Timed, ...]:
+    def decode_ops(self, plan: Plan, batch: int, kv_len: Any, encoder_len: int) -> tuple[Timed, ...]:
         """Return the operations per token given: drafting and verification, shared by those tokens."""
         each = 1 / self.tokens_per_step
-        checked = plan.time(verify(batch, kv_len + self.tokens, self.tokens))
-        drafted = () if self.draft is None else self.draft.time(decode(batch, kv_len))
+        checked = plan.time(verify(batch, kv_len + self.tokens, self.tokens, encoder_len))
+        drafted = () if self.draft is None else self.draft.time(decode(batch, kv_len, encoder_len))
         return (
             *(repeated(_drafting(t), self.tokens * each) for t in drafted),
             *(repeated(t, each) for t in checked),

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from kvroof.ground.errors import Unsupported
 from kvroof.ground.numeric import ceil_div, maximum
 from kvroof.ground.record import record
+from kvroof.memory.layers import crosses
 from kvroof.roofline.plan import Plan
+from kvroof.spec.architecture import Architecture
 from kvroof.spec.workload import Step, decode, mixed, prefill
 
 
@@ -60,14 +63,32 @@ class AffineTimes:
         return both - min(self.prefill_start_s, self.decode_start_s)
 
 
+def check_not_crossing(model: Architecture) -> None:
+    """Check that a model looks at no encoder, whose tokens the requests of this floor do not have.
+
+    Raises:
+        Unsupported: It does.
+    """
+    if crosses(model):
+        raise Unsupported(
+            "cross-attention is only estimated: requests over time have no encoder tokens",
+            where=model.name,
+            way_out="see kvroof estimate --encoder-tokens",
+        )
+
+
 class PlanTimes:
     """The steps of a deployment, each asked once; latent attention runs in its cheaper form.
 
     With `dp` groups of ranks all of them wait for the fullest: prompts count in whole rounds of the groups,
     and a batch that leaves some of them empty takes as long as one sequence in each.
+
+    Raises:
+        Unsupported: A model with cross-attention.
     """
 
     def __init__(self, plan: Plan) -> None:
+        check_not_crossing(plan.model)
         self.plan = plan
         self._known: dict[tuple[Any, ...], Any] = {}
 

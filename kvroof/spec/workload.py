@@ -91,11 +91,13 @@ def mixed(*steps: Step) -> Step:
     return Step(groups=tuple(group for step in steps for group in step.groups))
 
 
-def verify(batch: int, kv_len: int, drafted: int) -> Step:
+def verify(batch: int, kv_len: int, drafted: int, encoder_len: int = 0) -> Step:
     """Return the step that checks `drafted` tokens of each sequence and samples one more.
 
     `kv_len` tokens are then cached. The kernels are those of decode: few queries, a long cache.
     """
     run = drafted + 1
-    group = Sequences(count=batch, query_len=run, kv_len=kv_len, sampled=run, phase="decode")
+    group = Sequences(
+        count=batch, query_len=run, kv_len=kv_len, sampled=run, encoder_len=encoder_len, phase="decode"
+    )
     return Step(groups=(group,))

@@ -3,14 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from kvroof.ground.errors import BadInput
+from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.memory.ledger import fit
+from kvroof.roofline.plan import Plan
 from kvroof.search.integers import polish, polished
 from kvroof.search.optimize import optimize
 from kvroof.search.points import served
 from kvroof.search.prices import scaled
-from kvroof.search.question import MAX_LENGTH
 from kvroof.search.relaxed_search import Search
+from kvroof.serving.demand.lengths import MAX_LENGTH
 from kvroof.serving.pools.goodput import limits
 
 from .problems import problem
@@ -254,8 +255,10 @@ def test_a_layout_that_cannot_be_says_why(choose, axes, where):
 
 
 def test_cross_attention_is_refused(choose, ask):
-    with pytest.raises(BadInput, match="cross-attention"):
+    with pytest.raises(Unsupported, match="--encoder-tokens"):
         optimize(choose("t5-11b", tp=1, pp=1), ask())
+    with pytest.raises(BadInput, match="cross-attention"):
+        optimize([Plan.of("t5-11b", "h100-sxm")], ask())
 
 
 def test_every_whole_point_includes_the_choices_that_a_search_passes_over(choose, ask):

@@ -7,6 +7,7 @@ from kvroof.roofline.plan import Plan
 from kvroof.search.points import Steps
 from kvroof.search.sensitivity import FIXED, NAMES, RATES, changed, sensitivity
 from kvroof.search.sweep import double_precision
+from kvroof.serving.latency import estimate
 from kvroof.spec.workload import decode, prefill
 
 CASES = [
@@ -97,3 +98,14 @@ def test_a_plan_that_is_changed_by_nothing_takes_the_same_time(deployed):
     plan, _ = deployed
     same: Plan = changed(plan, dict.fromkeys(NAMES, 1.0))
     assert same.seconds(decode(5, 777)) == pytest.approx(plan.seconds(decode(5, 777)), rel=1e-12)
+
+
+def test_the_towers_take_part_in_the_first_token_alone():
+    """More patches per prompt, the same prompt: what a longer context costs is a smaller share of TTFT."""
+    plan, asked = Plan.of("gemma-3-27b", "h200-sxm"), {"isl": 2048, "osl": 2, "batch": 1}
+    plain, pictured = (sensitivity(plan, **asked, patches=patches) for patches in (0, 4096))
+    without, towers = (estimate(plan, **asked, patches=patches).ttft_s for patches in (0, 4096))
+    assert pictured.ttft["context"] * towers == pytest.approx(plain.ttft["context"] * without)
+    assert pictured.ttft["batch"] > plain.ttft["batch"]
+    assert sum(pictured.ttft[rate] for rate in RATES) == pytest.approx(-1)
+    assert pictured.tpot == plain.tpot

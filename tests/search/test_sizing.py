@@ -1,10 +1,12 @@
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import fields, replace
 
 import pytest
 
 from kvroof.ground.errors import BadInput
+from kvroof.search.question import Question
 from kvroof.search.sizing import Sizing, size_for_rate
-from kvroof.serving.demand.lengths import from_percentiles
+from kvroof.serving.demand.lengths import fixed, from_percentiles
 from kvroof.serving.pools.goodput import limits
 
 
@@ -74,3 +76,61 @@ def test_a_rate_sets_the_batch_itself(choose, question):
     for change in ({"batch": 4}, {"maximize": "batch"}):
         with pytest.raises(BadInput, match="batch"):
             size_for_rate(choose(tp=1, pp=1), replace(question, **change), 1.0, 8)
+
+
+PARTS = [
+    {"isl": fixed(2000)},
+    {"osl": fixed(400)},
+    {"cached": 900},
+    {"limits": limits(1.0, 0.008)},
+    {"objective": "latency"},
+    {"objective": "energy"},
+    {"objective": "cost", "prices": {"h100-sxm": 2.0}},
+    {"maximize": "batch"},
+    {"batch": 4},
+    {"most_batch": 2},
+    {"chunk": 256},
+    {"chunk": "whole"},
+    {"utilization": 0.2},
+    {"reserve_bytes": 60 * 10**9},
+]
+
+
+@pytest.mark.parametrize("change", PARTS, ids=lambda change: " ".join(map(str, change)))
+def test_each_part_of_a_question_changes_the_fleet_or_is_refused(choose, question, change):
+    plans = choose("llama-3.1-8b", "h100-sxm", tp=1, pp=1)
+    asked = replace(question, chunk=2048)
+    plain, other = size_for_rate(plans, asked, 60.0, 256), None
+    with suppress(BadInput):
+        other = size_for_rate(plans, replace(asked, **change), 60.0, 256)
+    assert other is None or (other.best, other.objective) != (plain.best, plain.objective)
+
+
+def test_no_part_of_a_question_is_left_untried():
+    assert {name for change in PARTS for name in change} == {field.name for field in fields(Question)}
+
+
+def test_cached_tokens_are_not_run(choose, question):
+    plans = choose("llama-3.1-8b", "h100-sxm", tp=1, pp=1)
+    counts = [
+        size_for_rate(plans, replace(question, cached=cached), 60.0, 256).best.devices
+        for cached in (0, 500, 900)
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] < counts[0]
+    assert replace(question, cached=900).traffic.run_tokens == 100
+
+
+def test_no_replica_holds_more_than_the_largest_batch(choose, question):
+    plans = choose("llama-3.1-8b", "h100-sxm", tp=1, pp=1)
+    few, many = (size_for_rate(plans, replace(question, most_batch=most), 20.0, 256).best for most in (4, 64))
+    assert few.replicas > many.replicas
+    assert few.batch <= 4 * few.replicas
+
+
+@pytest.mark.parametrize("chunk", [256, 16384])
+def test_a_chunk_that_is_given_is_the_schedule(choose, question, chunk):
+    plans = choose("llama-3.1-8b", "h100-sxm", tp=1, pp=1)
+    asked = replace(question, limits=limits(5.0, 0.1))
+    assert size_for_rate(plans, replace(asked, chunk=chunk), 5.0, 256).best.chunk == chunk
+    assert size_for_rate(plans, replace(asked, chunk="whole"), 5.0, 256).best.chunk is None

@@ -225,3 +225,9 @@ def test_a_model_without_a_tower_has_no_patches_to_encode():
     with pytest.raises(BadInput) as caught:
         estimate(Plan.of("llama-3.1-8b", "h100-sxm"), patches=1)
     assert caught.value.where == "--patches"
+
+
+def test_prompts_cut_into_single_tokens_still_store_what_the_encoder_gives():
+    plan, asked = Plan.of("t5-11b", "h100-sxm"), {"isl": 4, "osl": 2, "batch": 2, "encoder_tokens": 1000}
+    whole, cut = (estimate(plan, **asked, chunk=chunk) for chunk in (None, 1))
+    assert {op.name for op in cut.prefill_ops} == {op.name for op in whole.prefill_ops}

@@ -91,3 +91,24 @@ def test_what_cannot_be_is_refused(changes, where):
     with pytest.raises(BadInput) as caught:
         estimate(TARGET, **changes)
     assert caught.value.where == where
+
+
+def test_verifying_crosses_the_encoder_once_for_all_the_tokens_of_a_step():
+    plan, asked = Plan.of("t5-11b", "h100-sxm"), {"isl": 64, "osl": 64, "batch": 4, "encoder_tokens": 4096}
+    plain = estimate(plan, **asked)
+    drafted = estimate(plan, **asked, spec_tokens=3, acceptance=1.0)
+    assert {op.name for op in drafted.decode_ops} == {op.name for op in plain.decode_ops}
+    [one], [four] = ([op for op in e.decode_ops if op.name == "attention.cross"] for e in (plain, drafted))
+    assert one.hbm_bytes == pytest.approx(4 * four.hbm_bytes, rel=0.01)
+
+
+def test_a_drafter_that_crosses_an_encoder_pays_for_it():
+    plan = Plan.of("t5-11b", "h100-sxm")
+    near, far = (
+        estimate(plan, isl=64, osl=64, batch=4, encoder_tokens=n, spec_tokens=3, draft=plan)
+        for n in (16, 4096)
+    )
+    for phase in ("prefill_ops", "decode_ops"):
+        crossing = [[op for op in getattr(e, phase) if "attention.cross" in op.name] for e in (near, far)]
+        assert all(a.hbm_bytes < b.hbm_bytes for a, b in zip(*crossing, strict=True))
+    assert any(op.name == "draft.attention.cross" for op in far.decode_ops)

@@ -19,6 +19,8 @@ BINS = 64
 REACH = 4.5
 """Standard deviations of a log-normal that its values span."""
 MAX_LENGTH = 2**27
+WHERE = "--isl/--osl"
+"""What an error calls lengths that no option of their own gave."""
 _Z90 = NormalDist().inv_cdf(0.9)
 
 
@@ -61,32 +63,37 @@ class Lengths:
                 return short if share <= low else short + (long - short) * (share - low) / (high - low)
         return self.values[-1]
 
+    def shortened(self, tokens: float) -> Lengths:
+        """Return every length less `tokens`, which are fewer than the shortest."""
+        shorter = tuple(v - tokens for v in self.values)
+        return Lengths(name=f"{self.name} - {tokens:g}", values=shorter, shares=self.shares)
+
     def scaled(self, factor: float) -> Lengths:
         """Return every length multiplied by `factor`."""
         longer = tuple(v * factor for v in self.values)
         return Lengths(name=f"{self.name} x {factor:g}", values=longer, shares=self.shares)
 
 
-def fixed(tokens: float) -> Lengths:
+def fixed(tokens: float, where: str = WHERE) -> Lengths:
     """Return one length for all.
 
     Raises:
         BadInput: Not a positive length.
     """
-    _check(tokens)
+    _check(tokens, where)
     return Lengths(name=f"{tokens:g}", values=(float(tokens),), shares=(1.0,))
 
 
-def from_percentiles(p50: float, p90: float) -> Lengths:
+def from_percentiles(p50: float, p90: float, where: str = WHERE) -> Lengths:
     """Return the log-normal lengths with that median and p90.
 
     Raises:
         BadInput: A p90 below the median, or a length that is not positive.
     """
-    _check(p50)
-    _check(p90)
+    _check(p50, where)
+    _check(p90, where)
     if p90 < p50:
-        raise BadInput(f"p90 of {p90:g} is below the median of {p50:g}", where="--isl/--osl")
+        raise BadInput(f"p90 of {p90:g} is below the median of {p50:g}", where=where)
     sigma = math.log(p90 / p50) / _Z90
     return fixed(p50) if sigma == 0 else _lognormal(f"{p50:g}/{p90:g}", math.log(p50), sigma)
 
@@ -113,7 +120,7 @@ def empirical(lengths: Iterable[float], name: str = "trace") -> Lengths:
     if not counts:
         raise BadInput("no length is given", where=name)
     for length in counts:
-        _check(length)
+        _check(length, name)
     total = sum(counts.values())
     low, high = math.log(min(counts)), math.log(max(counts))
     groups: dict[float, list[tuple[float, int]]] = {}
@@ -143,9 +150,12 @@ def parse_lengths(text: str, where: str) -> Lengths:
         numbers = []
     if len(numbers) not in (1, 2):
         raise BadInput(f"{text!r} is not a length", where=where, way_out="write 2048, or 1020/2734 (p50/p90)")
-    return fixed(numbers[0]) if len(numbers) == 1 else from_percentiles(*numbers)
+    if len(numbers) == 1:
+        return fixed(numbers[0], where)
+    p50, p90 = numbers
+    return from_percentiles(p50, p90, where)
 
 
-def _check(length: float) -> None:
+def _check(length: float, where: str) -> None:
     if not 0 < length <= MAX_LENGTH:
-        raise BadInput(f"{length:g} tokens is not between 1 and {MAX_LENGTH}", where="lengths")
+        raise BadInput(f"{length:g} tokens is not between 1 and {MAX_LENGTH}", where=where)

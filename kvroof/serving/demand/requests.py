@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -53,16 +54,35 @@ def poisson(
         seed: Of the arrivals.
 
     Raises:
-        BadInput: A rate that is not positive, or lengths that are not one per request.
+        BadInput: A rate or a length that is not positive, or lengths that are not one per request.
     """
-    if not rate_per_s > 0:
-        raise BadInput(f"{rate_per_s} is not a positive rate", where="--rate")
+    check_arrival_rate(rate_per_s, burst=True)
     inputs, outputs = _each(input_tokens, requests, "--isl"), _each(output_tokens, requests, "--osl")
     source, now, made = random.Random(seed), 0.0, []
     for isl, osl in zip(inputs, outputs, strict=True):
         now += source.expovariate(1.0)
         made.append(Request(arrival_s=now / rate_per_s, input_tokens=isl, output_tokens=osl))
     return tuple(made)
+
+
+def check_arrival_rate(rate_per_s: float, *, burst: bool = False) -> None:
+    """Check that requests can arrive at a rate, with `burst` at an infinite one too: all at once.
+
+    Raises:
+        BadInput: A rate that is not positive.
+    """
+    if not (0 < rate_per_s < math.inf or (burst and rate_per_s == math.inf)):
+        raise BadInput(f"{rate_per_s} is not a positive rate", where="--rate", way_out="requests per second")
+
+
+def check_length(tokens: int, where: str) -> None:
+    """Check that a prompt or an output can be so long.
+
+    Raises:
+        BadInput: Not a token.
+    """
+    if tokens < 1:
+        raise BadInput(f"{tokens} is not a positive number of tokens", where=where)
 
 
 def check_requests(requests: Sequence[Request]) -> None:
@@ -92,6 +112,7 @@ def check_requests(requests: Sequence[Request]) -> None:
 
 def _each(length: int | Sequence[int], requests: int, where: str) -> Sequence[int]:
     if isinstance(length, int):
+        check_length(length, where)
         return [length] * requests
     if len(length) != requests:
         raise BadInput(f"{len(length)} lengths for {requests} requests", where=where)

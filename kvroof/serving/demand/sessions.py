@@ -6,7 +6,7 @@ import random
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import ceil_div
-from kvroof.serving.demand.requests import Request
+from kvroof.serving.demand.requests import Request, check_arrival_rate, check_length
 
 MAX_TURNS = 1000
 
@@ -41,8 +41,9 @@ def sessions(
     Raises:
         BadInput: A rate, a time or a number that cannot be.
     """
-    if not rate_per_s > 0:
-        raise BadInput(f"{rate_per_s} is not a positive rate", where="--rate")
+    check_arrival_rate(rate_per_s, burst=True)
+    check_length(input_tokens, "--isl")
+    check_length(output_tokens, "--osl")
     if not 1 <= turns <= MAX_TURNS:
         raise BadInput(f"{turns} is not between 1 and {MAX_TURNS}", where="--turns")
     if not 0 < think_s < float("inf"):

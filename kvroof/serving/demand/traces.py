@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from kvroof.catalog.bounded import open_file
 from kvroof.ground.errors import BadInput
 from kvroof.serving.demand.lengths import MAX_LENGTH
 from kvroof.serving.demand.requests import Request
@@ -64,7 +65,8 @@ def read_trace(path: str | Path, *, limit: int | None = None) -> tuple[Request, 
 
 
 def _read(path: Path, where: str, limit: int | None) -> list[tuple[int, Request]]:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+    with open_file(path, "a trace of requests") as plain:
+        file = gzip.GzipFile(fileobj=plain) if path.suffix == ".gz" else plain
         lines = _lines(file, where)
         first = next(lines, None)
         if first is None:

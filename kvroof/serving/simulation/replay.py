@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvroof.ground.errors import BadInput
+from kvroof.ground.errors import BadInput, Unsupported
+from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
+from kvroof.ground.units import GIB
+from kvroof.memory.ledger import Ledger
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
 from kvroof.serving.demand.requests import Request
@@ -17,13 +20,16 @@ from kvroof.serving.simulation.step_table import StepTable
 from kvroof.serving.step_times import PlanTimes
 
 MAX_BLOCK = 2**20
+SWAP_SPACE_BYTES = 4 * GIB
+"""Host memory of a device for what is swapped out. Source: vLLM v0's default of `--swap-space`."""
 
 
 @record
 class Deployed:
     """`instances` of a plan behind one router, each with a schedule of its own.
 
-    `block_size` is that of the plan's allocator where None.
+    `block_size` is that of the plan's allocator where None. A schedule that swaps has `swap_space_bytes` of
+    host memory for each device.
     """
 
     plan: Plan
@@ -34,11 +40,17 @@ class Deployed:
     router: Router = static(default="least_requests")
     utilization: float = 0.9
     reserve_bytes: int = 0
+    swap_space_bytes: int = SWAP_SPACE_BYTES
 
     @property
     def devices(self) -> int:
         """Devices of all instances."""
         return self.instances * self.plan.layout.devices
+
+    @property
+    def swaps(self) -> bool:
+        """Whether what is preempted goes to host memory."""
+        return self.policy.preemption == "swap"
 
 
 def replay(
@@ -85,6 +97,7 @@ def pool_of(serving: Deployed, requests: Sequence[Request]) -> Pool:
 
     Raises:
         BadInput: A model that does not fit, or groups of ranks within an instance.
+        Unsupported: A model with cross-attention, or a schedule that swaps where no host link is known.
     """
     plan = serving.plan
     if plan.layout.dp > 1:
@@ -105,10 +118,12 @@ def pool_of(serving: Deployed, requests: Sequence[Request]) -> Pool:
             way_out="use more ranks, or a narrower --weights-dtype",
         )
     prompts = max(r.input_tokens for r in requests)
+    host_blocks, swap_block_s = _swapping(serving, ledger, size) if serving.swaps else (0, 0.0)
     table = StepTable(
         PlanTimes(plan),
         most_tokens=longest,
         most_query_tokens=max(prompts, serving.policy.max_num_batched_tokens),
+        swap_block_s=swap_block_s,
     )
     return Pool(
         step_s=table,
@@ -117,8 +132,34 @@ def pool_of(serving: Deployed, requests: Sequence[Request]) -> Pool:
         instances=serving.instances,
         policy=serving.policy,
         prefix_cache=serving.prefix_cache,
+        host_blocks=host_blocks,
         router=serving.router,
     )
+
+
+def _swapping(serving: Deployed, ledger: Ledger, block_size: int) -> tuple[int, float]:
+    """Return the blocks that the host has room for, and the seconds that copying one takes.
+
+    Devices copy their parts at once, each over its own link. A block is its share of what the ledger's
+    sequence holds on the fullest device.
+
+    Raises:
+        BadInput: A room that cannot be.
+        Unsupported: No link to host memory is known.
+    """
+    machine = serving.plan.hardware
+    if serving.swap_space_bytes < 1:
+        raise BadInput(f"{serving.swap_space_bytes} B hold no block", where="--swap-space")
+    if machine.host is None or machine.unified_memory:
+        raise Unsupported(
+            f"no link from {machine.name} to host memory is known",
+            where="--preemption swap",
+            way_out="use --preemption recompute",
+        )
+    unit = serving.plan.allocator.block_size
+    held = ceil_div(ledger.tokens, unit) * unit
+    block_bytes = ceil_div(ledger.kv_bytes * block_size, held)
+    return serving.swap_space_bytes // block_bytes, block_bytes / machine.host.bytes_per_s
 
 
 def _link(link: KVLink, prefill: Plan, decode: Plan, channels: int) -> Link:

@@ -50,31 +50,25 @@ def chrome_trace(spans: Sequence[Span]) -> dict[str, Any]:
     """
     pools = {name: number for number, name in enumerate(dict.fromkeys(s.pool for s in spans))}
     threads = sorted({(pools[s.pool], s.instance) for s in spans})
-    events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
-        for name, pid in pools.items()
-    ]
-    events += [
-        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": f"instance {tid}"}}
-        for pid, tid in threads
-    ]
-    events += [
-        {
-            "ph": "X",
-            "name": span.kind,
-            "cat": span.pool,
-            "pid": pools[span.pool],
-            "tid": span.instance,
-            "ts": span.start_s * 1e6,
-            "dur": (span.end_s - span.start_s) * 1e6,
-            "args": {
-                "rounds": span.rounds,
-                "used_blocks": span.used_blocks,
-                "members": [
-                    {"request": m.request, "query_len": m.query_len, "kv_len": m.kv_len} for m in span.members
-                ],
-            },
-        }
-        for span in spans
-    ]
+    events = [named("process", pid, 0, name) for name, pid in pools.items()]
+    events += [named("thread", pid, tid, f"instance {tid}") for pid, tid in threads]
+    for span in spans:
+        members = [{"request": m.request, "query_len": m.query_len, "kv_len": m.kv_len} for m in span.members]
+        facts = {"rounds": span.rounds, "used_blocks": span.used_blocks, "members": members}
+        place = pools[span.pool], span.instance
+        made = complete(span.kind, *place, span.start_s, span.end_s - span.start_s, facts)
+        events.append(made | {"cat": span.pool})
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def named(what: Literal["process", "thread"], pid: int, tid: int, name: str) -> dict[str, Any]:
+    """Return the event that names a process or a thread."""
+    return {"ph": "M", "name": f"{what}_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def complete(
+    name: str, pid: int, tid: int, start_s: float, seconds: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the event of a stretch of time."""
+    span = {"ts": start_s * 1e6, "dur": seconds * 1e6}
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "args": args} | span

@@ -8,7 +8,8 @@ A step's time is taken apart into what a table can hold:
 and `reading` is what the tokens that are cached before them add, whose mean is weighted so that the pairs of
 a query and a cached key are right. Each is asked on a grid when it is first needed and is linear between.
 Means are not the whole truth: where windows are shorter than some contexts and longer than others, or
-chunks of one step differ much, a step is some per cent off; `tests/serving/test_step_table.py` says how far.
+chunks of one step differ much, a step is some per cent off; `tests/serving/simulation/test_step_table.py`
+says how far.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """A deployment in the simulator: its memory is the ledger's, its times are the plan's."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvroof.calibration.load import load_calibration
-from kvroof.ground.errors import BadInput
+from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.memory.ledger import fit
 from kvroof.roofline.plan import Plan
 from kvroof.schedule.policies import Policy
@@ -11,6 +13,7 @@ from kvroof.serving.demand.requests import poisson
 from kvroof.serving.simulation.replay import Deployed, pool_of, replay
 from kvroof.serving.steady.closed_loop import closed_loop
 from kvroof.serving.step_times import PlanTimes
+from kvroof.spec.parallel import Layout
 from kvroof.spec.workload import decode, prefill
 
 PLAN = Plan.of("llama-3.1-8b", "h100-sxm", efficiency=load_calibration("auto", "h100-sxm"))
@@ -71,3 +74,43 @@ def test_what_cannot_serve_is_refused(serving, where):
     with pytest.raises(BadInput) as caught:
         replay(requests(2), serving)
     assert caught.value.where == where
+
+
+CROWD = requests(60, rate=30.0, isl=1500, osl=600)
+
+
+def crowded(plan=PLAN, preemption="swap", **rest):
+    """Return a deployment whose cache is too small for all of `CROWD`."""
+    return Deployed(plan=plan, reserve_bytes=58 * 10**9, policy=Policy(preemption=preemption), **rest)
+
+
+def with_host_link(bytes_per_s):
+    link = replace(PLAN.hardware.host, bytes_per_s=bytes_per_s)
+    return replace(PLAN, hardware=replace(PLAN.hardware, host=link))
+
+
+def test_the_host_holds_the_blocks_that_its_engine_logs():
+    # 8 KV heads of 128, K and V of 32 layers in bf16: 2 MiB a block; vLLM v0 logs "# CPU blocks: 2048"
+    assert pool_of(crowded(), CROWD).host_blocks == 2048
+    assert pool_of(crowded(replace(PLAN, layout=Layout(tp=2))), CROWD).host_blocks == 4096
+    assert pool_of(crowded(block_size=512), CROWD).host_blocks == 64
+    assert pool_of(crowded(preemption="recompute"), CROWD).host_blocks == 0
+
+
+def test_what_is_swapped_is_not_run_again_and_waits_for_the_link():
+    recomputed = replay(CROWD, crowded(preemption="recompute")).summary()
+    slow, fast = (replay(CROWD, crowded(with_host_link(rate))).summary() for rate in (1e9, 1e15))
+    assert min(recomputed.preemptions, slow.preemptions, fast.preemptions) > 0
+    assert fast.makespan_s < recomputed.makespan_s < slow.makespan_s
+
+
+def test_a_host_without_room_for_a_sequence_leaves_it_to_be_computed_again():
+    tight = replay(CROWD, crowded(swap_space_bytes=2**21))
+    assert tight.summary() == replay(CROWD, crowded(preemption="recompute")).summary()
+
+
+def test_swapping_needs_a_host_link_and_room():
+    with pytest.raises(BadInput, match="hold no block"):
+        pool_of(crowded(swap_space_bytes=0), CROWD)
+    with pytest.raises(Unsupported, match="host memory"):
+        pool_of(crowded(replace(PLAN, hardware=replace(PLAN.hardware, host=None))), CROWD)
