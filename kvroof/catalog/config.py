@@ -8,8 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
+from kvroof.catalog.bounded import read_bytes
 from kvroof.ground.errors import BadInput
-from kvroof.ground.units import MIB, format_bytes
+from kvroof.ground.units import MIB
 
 MAX_BYTES = 8 * MIB
 MAX_DEPTH = 32
@@ -52,16 +53,10 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     where = str(path)
     try:
-        if not path.is_file():
-            raise BadInput("no such file" if not path.exists() else "not a regular file", where=where)
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise BadInput(
-                f"{format_bytes(size)} is more than a config holds ({format_bytes(MAX_BYTES)})", where=where
-            )
         # Real configs hold Infinity (Mamba's time_step_limit); a number that decides cost must be whole.
-        data = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_once)
-    except (OSError, ValueError, RecursionError) as error:
+        text = read_bytes(path, MAX_BYTES, "a complete config.json").decode("utf-8-sig")
+        data = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else f"not readable as JSON ({error})"
         raise BadInput(reason, where=where, way_out="give a complete config.json") from None
     if not isinstance(data, dict):

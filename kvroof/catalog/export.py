@@ -73,11 +73,11 @@ def run() -> None:
     """Write one entry, as asked on the command line."""
     parser = argparse.ArgumentParser(description="Write a catalog entry from a config.json.")
     parser.add_argument("config", type=Path)
-    parser.add_argument("--hub-id", required=True)
-    parser.add_argument("--source", required=True)
-    parser.add_argument("--params", type=int, required=True)
-    parser.add_argument("--checked", required=True)
-    parser.add_argument("--ignore-key", action="append", default=[])
+    parser.add_argument("--hub-id", required=True, help="its name on the hub, e.g. Qwen/Qwen3-8B")
+    parser.add_argument("--source", required=True, help="where the config is from, with its revision")
+    parser.add_argument("--params", type=int, required=True, help="the exact parameter count")
+    parser.add_argument("--checked", required=True, help="where that count is from; not kvroof")
+    parser.add_argument("--ignore-key", action="append", default=[], help="a key that decides no cost")
     parser.add_argument("--replace", action="store_true", help="overwrite another model's entry")
     asked = parser.parse_args()
     try:

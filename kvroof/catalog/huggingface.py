@@ -10,7 +10,9 @@ from kvroof.catalog.config import Config
 from kvroof.catalog.families import FAMILIES, build
 from kvroof.catalog.multimodal import Parts, filled, is_tied, take_apart
 from kvroof.catalog.names import closest
-from kvroof.catalog.quantization import read_quantization, store, stored_dtype
+from kvroof.catalog.positions import longest_context
+from kvroof.catalog.quantization import read_quantization, stored_dtype
+from kvroof.catalog.storage import store
 from kvroof.catalog.towers import TOWER_KEYS, TOWERS, read_towers
 from kvroof.ground.dtypes import parse_dtype
 from kvroof.ground.errors import BadInput, Unsupported
@@ -28,14 +30,13 @@ _HARMLESS = frozenset(
     _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled adapter_layer_norm_eps
     attention_dropout attention_dropout_prob attention_multiplier attention_probs_dropout_prob
     attention_softmax_in_fp32 attention_value_scale attn_dropout_prob attn_implementation
-    attn_logit_softcapping attn_pdrop cache_implementation compress_rope_theta ep_size
-    expert_dropout experts_per_token flash_attn head_dtype initial_context_length insert_layer_id
-    layer_norm_eps layer_norm_epsilon layer_norm_rms_epsilon layerdrop mla_use_nope
-    mm_vision_select_layer moe_loss_weight moe_router_dtype output_attentions output_hidden_states
-    output_router_logits projection_layer_norm_eps pruned_heads qk_head_dim query_pre_attn_scalar
-    router_aux_loss_coef scale_attention_softmax_in_fp32 scale_attn_weights select_layer use_cache
-    use_flash_attention use_flash_attention_2 use_flash_attn vision_feature_layer
-    vision_feature_select_strategy
+    attn_logit_softcapping attn_pdrop cache_implementation compress_rope_theta ep_size expert_dropout
+    experts_per_token flash_attn head_dtype initial_context_length insert_layer_id layer_norm_eps
+    layer_norm_epsilon layer_norm_rms_epsilon layerdrop mla_use_nope mm_vision_select_layer moe_loss_weight
+    moe_router_dtype num_reward_heads output_attentions output_hidden_states output_router_logits
+    projection_layer_norm_eps pruned_heads qk_head_dim query_pre_attn_scalar router_aux_loss_coef
+    scale_attention_softmax_in_fp32 scale_attn_weights select_layer use_cache use_flash_attention
+    use_flash_attention_2 use_flash_attn vision_feature_layer vision_feature_select_strategy
     """.split()
 )
 """Structural-sounding keys of known families that change no shape, no cache and no cost."""
@@ -80,13 +81,12 @@ def read_architecture(
     root = Config(filled(_without(data, frozenset(ignore))), where)
     parts = take_apart(root, FAMILIES)
     text, model_type = parts.text, _family_name(parts)
-    decoder = build(text, FAMILIES[model_type])
+    family = FAMILIES[model_type]
+    decoder = build(text, family)
     dtype = stored_dtype(root, text)
     beside = Config(side, where) if side is not None else None
     quantization = read_quantization(root, text, beside)
     towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
-    limit = text.optional_integer("max_position_embeddings", maximum=2**40)
-    limit = limit or text.optional_integer("max_target_positions", maximum=2**40)
     state_dtype, mtp_layers = _state_dtype(text), _mtp_layers(text)
     for config in {id(c): c for c in (root, parts.scope, text)}.values():
         _refuse_unread(config)
@@ -107,11 +107,11 @@ def read_architecture(
         dtype=dtype.name,
         state_dtype=state_dtype,
         mtp_layers=mtp_layers,
-        max_position_embeddings=limit,
+        max_position_embeddings=longest_context(text, model_type),
         notes=(_NO_TOWER,) if parts.outer in TOWERS and not towers else (),
     )
     if quantization is not None:
-        architecture = store(architecture, quantization)
+        architecture = store(architecture, quantization, family.parts)
     return Imported(architecture, root.kept(), beside.kept() if beside is not None else None)
 
 

@@ -48,6 +48,7 @@ OUTERS: dict[str, Outer] = {
     "internvl": Outer("qwen2", True),
     "internvl_chat": Outer("internlm2"),
     "kimi_k25": Outer("deepseek_v3", True),
+    "kimi_k3": Outer("kimi_linear", False),
     "kimi_vl": Outer("deepseek_v3", False),
     "lfm2_vl": Outer("lfm2", True),
     "lighton_ocr": Outer("qwen3", True),

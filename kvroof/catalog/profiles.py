@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from kvroof.catalog.bounded import read_bytes
 from kvroof.catalog.names import closest, data_folder
 from kvroof.catalog.profile import LinkTable, OtherFigure, Peak, Peaks, Profile, Quantity, Rate
 from kvroof.ground.errors import BadInput, UnknownName
-from kvroof.ground.units import format_decimal
 from kvroof.spec.hardware import Hardware, Link
 
 MAX_BYTES = 10**6
@@ -33,6 +33,7 @@ ODDEST_RATIO = 16.0
 """The most that a `ratio_reason` can explain."""
 
 _Fault: TypeAlias = tuple[str, str, str]
+_WHAT = "a machine's .toml file, or a name of `kvroof list hardware`"
 _EXAMPLE = "see `kvroof show h100-sxm` for a complete profile"
 _MEASURED = 'say where the number comes from, e.g. source = "my own measurement"'
 _TABLE = 'write it like { value = 3.35e12, source = "my own measurement" }'
@@ -151,16 +152,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
     where = str(path)
     try:
-        if not path.is_file():
-            reason = "is not a regular file" if path.exists() else "no such file"
-            way_out = "give a .toml file, or a name of `kvroof list hardware`"
-            raise BadInput(reason, where=where, way_out=way_out)
-        if path.stat().st_size > MAX_BYTES:
-            reason = f"is larger than a profile may be ({format_decimal(MAX_BYTES, 'B')})"
-            raise BadInput(reason, where=where, way_out=_EXAMPLE)
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except OSError as error:
-        raise BadInput(f"cannot be read ({error.strerror})", where=where, way_out=_EXAMPLE) from None
+        return tomllib.loads(read_bytes(path, MAX_BYTES, _WHAT).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else f"not readable as TOML ({error})"
         raise BadInput(reason, where=where, way_out=_EXAMPLE) from None

@@ -1,107 +1,65 @@
 """How a checkpoint stores its weights and its KV cache, read from its quantization config.
 
-Sources: the quantizer configs of transformers and vLLM (`fp8`, `fbgemm_fp8`, `compressed-tensors`,
-`awq`, `gptq`, `mxfp4`, `bitsandbytes`), and ModelOpt's `hf_quant_config.json`. Scales are counted: one
-fp32 per fp8 block or channel, fp16 per int4 group (and AWQ's or GPTQ's packed zero points), one fp8 per
-16 NVFP4 elements, one 8-bit exponent per 32 mxfp4 elements.
+Sources: the quantizer configs of transformers, GPTQModel and vLLM (`fp8`, `fbgemm_fp8`, `awq`, `gptq`,
+`mxfp4`, `bitsandbytes`). Scales are counted: one fp32 per fp8 block or channel, fp16 per int4 group
+(and AWQ's or GPTQ's packed zero points), one 8-bit exponent per 32 mxfp4 elements.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 from kvroof.catalog.config import Config
-from kvroof.catalog.modules import Modules, layer_modules, stems_in
+from kvroof.catalog.modules import STEMS, Modules
+from kvroof.catalog.quantizers import bitnet, hqq, quark, torchao
+from kvroof.catalog.schemes import FP8_BITS, FP16_BITS, FP32_BITS, MODELOPT_KEYS, compressed_tensors, modelopt
+from kvroof.catalog.storage import Quantization, Rule
+from kvroof.catalog.unread import refuse_unread
 from kvroof.ground.dtypes import DTYPES, Dtype, parse_dtype
 from kvroof.ground.errors import Unsupported
-from kvroof.spec.architecture import Architecture, Layer, stack
-from kvroof.spec.weights import WHOLE, Format, StoredAs, WeightFormats
+from kvroof.spec.weights import WHOLE, Format
 
-FP16_BITS, FP32_BITS = 16, 32
-KV_DTYPES = {"FP8": "fp8", "NVFP4": "nvfp4", "INT8": "int8"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """Modules that are stored in `format`: those `included`, less those `excluded`."""
-
-    format: Format
-    included: Modules
-    excluded: Modules
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantization:
-    """What a checkpoint says of its storage: rules in order, the first that names a module decides."""
-
-    name: str
-    rules: tuple[Rule, ...]
-    kv_dtype: str | None = None
-
-    def format_of(self, modules: Sequence[str]) -> Format | None:
-        """Return the format of a matrix by the names it may have, None where it is not quantised."""
-        for rule in self.rules:
-            named = any(rule.included.match(m) for m in modules)
-            if named and not any(rule.excluded.match(m) for m in modules):
-                return rule.format
-        return None
-
-    @functools.cached_property
-    def stems(self) -> tuple[str, ...]:
-        """The spellings of the layer list that the rules use."""
-        return stems_in(m for rule in self.rules for m in (rule.included, rule.excluded))
-
-    def formats(self, layer: Layer, index: int, rest: Format) -> WeightFormats:
-        """Return the storage of the layer at `index`, what is not quantised as `rest`."""
-        stored = []
-        for weight in layer.weights:
-            modules = tuple(layer_modules(weight, index, self.stems))
-            found = self.format_of(modules) if modules else None
-            if found is not None:
-                stored.append(StoredAs(what=weight.name, format=found))
-        return WeightFormats(name=self.name, default=rest, exceptions=tuple(stored))
-
-
-def store(model: Architecture, quantization: Quantization) -> Architecture:
-    """Return `model` with every layer stored as the checkpoint says, equal layers grouped anew."""
-    rest = model.formats.default
-    layers = [model.layers[group].layer for group in model.order]
-    stored = [
-        replace(layer, formats=quantization.formats(layer, index, rest)) for index, layer in enumerate(layers)
-    ]
-    groups, order = stack(stored)
-    named = replace(model.formats, name=quantization.name)
-    return replace(model, layers=groups, order=order, formats=named, kv_dtype=quantization.kv_dtype)
+_PLACES = ("quantization_config", "compression_config", "quantization")
+"""Where a config says how it is stored; the second is older, the third is MLX's, which is not understood."""
+_HEADS = ("lm_head", "model.lm_head", "language_model.lm_head")
 
 
 def read_quantization(root: Config, text: Config, side: Config | None) -> Quantization | None:
     """Return what `quantization_config`, or ModelOpt's side file, says; None for a plain checkpoint.
 
     Raises:
-        Unsupported: A method or a number of bits that is not known; its bytes are not guessed.
+        Unsupported: A method, a number of bits or a key that is not known; its bytes are not guessed.
     """
-    config = root.child("quantization_config") or text.child("quantization_config")
-    if side is not None:
-        return _modelopt(side.child("quantization") or side, config)
-    if config is None:
+    places = (part.child(key) for part in (root, text) for key in _PLACES)
+    config = next((place for place in places if place is not None), None)
+    beside = (side.child("quantization") or side) if side is not None else None
+    if config is None and beside is None:
         return None
+    found = _by_method(config or Config({}, root.where), text, beside)
+    for part in (beside, config):
+        if part is not None:
+            refuse_unread(part)
+    return found
+
+
+def _by_method(config: Config, text: Config, side: Config | None) -> Quantization:
+    """Return what the config says, or the side file, which says more than the config beside it."""
     method = config.text("quant_method", "")
-    if not method and config.boolean("load_in_4bit", False):
+    if side is not None or method in ("modelopt", "modelopt_fp4") or config.has("quant_algo"):
+        if side is not None:
+            config.read_nothing(MODELOPT_KEYS)
+        return modelopt(side or config, config, _fp8(config, text).rules if method == "fp8" else ())
+    if not method and (config.boolean("load_in_4bit", False) or config.boolean("load_in_8bit", False)):
         method = "bitsandbytes"
-    if method in ("modelopt", "modelopt_fp4") or (not method and config.has("quant_algo")):
-        return _modelopt(config, config)
     if method == "compressed-tensors":
-        return _compressed_tensors(config)
+        return compressed_tensors(config)
     if method in _METHODS:
-        excluded = Modules.of(config.array("modules_to_not_convert", str))
-        return Quantization(name=method, rules=(_linear(_METHODS[method](config), excluded),))
+        return _METHODS[method](config, text)
     raise Unsupported(
         f"quantization method {method!r} is not understood",
-        where=root.where,
-        key="quantization_config.quant_method",
+        where=config.where,
+        key=config.path + "quant_method",
         way_out="give the storage by hand with --weights-dtype and --ignore-key quantization_config",
     )
 
@@ -112,159 +70,174 @@ def stored_dtype(root: Config, text: Config) -> Dtype:
     return parse_dtype(name, root.where)
 
 
-def _linear(format_: Format, excluded: Modules) -> Rule:
+def _rule(format_: Format, excluded: Modules) -> Rule:
     return Rule(format=format_, included=Modules.linear(), excluded=excluded)
 
 
-def _fp8(config: Config) -> Format:
-    """Return fp8 with one fp32 scale per block, or one per tensor."""
+def _but(config: Config, *keys: str) -> Modules:
+    """Return the modules that the lists under `keys` leave as they were."""
+    return Modules.of(name for key in keys for name in config.array(key, str) or ())
+
+
+def _fp8(config: Config, text: Config) -> Quantization:
+    """Return fp8 with one fp32 scale per block, or one per tensor.
+
+    DeepSeek-V4's experts may be in fp4, with an 8-bit exponent per 32 elements; all scales are 8-bit
+    exponents then.
+
+    Source: `expert_dtype` in DeepSeek-V4's config and in vLLM, which reads it.
+    """
     block = config.array("weight_block_size", int)
     if block is not None and (len(block) != 2 or min(block) < 1):
         config.fail("weight_block_size", f"{block[:4]} is not a number of rows and of columns")
     scale = (block[1], block[0]) if block else (WHOLE, WHOLE)
-    return Format(dtype=DTYPES["fp8"], scale_block=scale, scale_bits=FP32_BITS)
+    excluded = _but(config, "modules_to_not_convert", "ignored_layers")
+    experts = text.text("expert_dtype", "fp8")
+    if experts not in ("fp4", "fp8"):
+        text.fail("expert_dtype", f"{experts!r} is not understood")
+    four = (Rule(format=Format(dtype=DTYPES["mxfp4"]), included=Modules.of(("experts",)), excluded=excluded),)
+    bits = FP8_BITS if experts == "fp4" else FP32_BITS
+    rest = _rule(Format(dtype=DTYPES["fp8"], scale_block=scale, scale_bits=bits), excluded)
+    return Quantization(name="fp8", rules=(*(four if experts == "fp4" else ()), rest))
 
 
-def _fp8_channels(config: Config) -> Format:
+def _fp8_channels(config: Config, text: Config) -> Quantization:
     """Return fp8 with one fp32 scale per output feature (FBGEMM)."""
-    return Format(dtype=DTYPES["fp8"], scale_block=(WHOLE, 1), scale_bits=FP32_BITS)
+    format_ = Format(dtype=DTYPES["fp8"], scale_block=(WHOLE, 1), scale_bits=FP32_BITS)
+    return Quantization(name="fbgemm_fp8", rules=(_rule(format_, _but(config, "modules_to_not_convert")),))
 
 
-def _int_groups(config: Config, bits_key: str, zero_points: bool) -> Format:
+def _mxfp4(config: Config, text: Config) -> Quantization:
+    """Return mxfp4, its scales in the dtype."""
+    format_ = Format(dtype=DTYPES["mxfp4"])
+    return Quantization(name="mxfp4", rules=(_rule(format_, _but(config, "modules_to_not_convert")),))
+
+
+def _int_groups(config: Config, bits: int, group: int, zero_points: bool) -> Format:
     """Return packed integers with an fp16 scale, and maybe a zero point, per group of inputs."""
-    bits = config.integer(bits_key, 4)
-    group = config.integer("group_size", 128, minimum=-1)
-    if group == 0:
-        config.fail("group_size", "0 is not a number of inputs", "-1 means all of them")
-    zero = bits if zero_points else 0
-    return _grouped_ints(config, bits, WHOLE if group < 1 else group, FP16_BITS + zero)
-
-
-def _grouped_ints(config: Config, bits: int, group: int, scale_bits: int) -> Format:
     if bits not in (4, 8):
         raise Unsupported(f"integers of {bits} bits are not understood", where=config.where, key=config.path)
-    dtype = DTYPES["int4"] if bits == 4 else DTYPES["int8"]
-    return Format(dtype=dtype, scale_block=(group, 1), scale_bits=scale_bits)
+    if group == 0:
+        config.fail("group_size", "0 is not a number of inputs", "-1 means all of them")
+    scale = (WHOLE if group < 1 else group, 1)
+    dtype = DTYPES["int4" if bits == 4 else "int8"]
+    return Format(dtype=dtype, scale_block=scale, scale_bits=FP16_BITS + (bits if zero_points else 0))
 
 
-def _awq(config: Config) -> Format:
-    """Return AWQ's packed integers; the zero points are packed alike."""
-    key = "bits" if config.has("bits") else "w_bit"
-    return _int_groups(config, key, config.boolean("zero_point", True))
+def _first(config: Config, keys: tuple[str, str], default: int, minimum: int) -> int:
+    """Return the number under either spelling."""
+    return config.integer(keys[0] if config.has(keys[0]) else keys[1], default, minimum=minimum)
 
 
-def _gptq(config: Config) -> Format:
-    """Return GPTQ's packed integers; zero points are stored even when symmetric."""
-    return _int_groups(config, "bits", True)
+def _awq(config: Config, text: Config) -> Quantization:
+    """Return AWQ's packed integers, in AutoAWQ's or llm-awq's spelling; zero points are packed alike."""
+    bits = _first(config, ("bits", "w_bit"), 4, 1)
+    group = _first(config, ("group_size", "q_group_size"), 128, -1)
+    format_ = _int_groups(config, bits, group, config.boolean("zero_point", True))
+    return Quantization(name="awq", rules=(_rule(format_, _but(config, "modules_to_not_convert")),))
 
 
-def _mxfp4(config: Config) -> Format:
-    """Return mxfp4, its scales in the dtype."""
-    return Format(dtype=DTYPES["mxfp4"])
+def _gptq(config: Config, text: Config) -> Quantization:
+    """Return GPTQ's packed integers; zero points are stored even when symmetric.
+
+    `modules_in_block_to_quantize` names all that is quantised. `dynamic` maps regexes to what is else
+    with the modules they match from their start: `-:` leaves them as they were, `+:` gives them other
+    bits or groups, and the first that matches decides.
+
+    Source: GPTQModel's README (dynamic quantization); vLLM's `gptq_utils`.
+    """
+    bits, group = config.integer("bits", 4), config.integer("group_size", 128, minimum=-1)
+    base = _int_groups(config, bits, group, True)
+    if config.text("checkpoint_format", "gptq") not in ("gptq", "gptq_v2"):
+        config.fail("checkpoint_format", "is a packing whose bytes are not known")
+    if config.text("block_name_to_quantize", STEMS[0]) not in STEMS:
+        config.fail("block_name_to_quantize", "is not the list of layers")
+    only = []
+    if listed := config.array("modules_in_block_to_quantize", (str, list)):
+        names = [name for entry in listed for name in (entry if isinstance(entry, list) else [entry])]
+        if not all(isinstance(name, str) for name in names):
+            config.fail("modules_in_block_to_quantize", "holds something else than names")
+        only.append(Rule(format=None, included=Modules.linear(), excluded=Modules.of(names)))
+    dynamic = config.child("dynamic")
+    rules = [_dynamic(dynamic, pattern, bits, group) for pattern in dynamic.data] if dynamic else []
+    rules.append(_rule(base, _but(config, "modules_to_not_convert")))
+    found = Quantization(name="gptq", rules=(*only, *rules))
+    head = replace(found, rules=tuple(rules)).format_of(_HEADS) if config.boolean("lm_head", False) else None
+    return replace(found, head=head)
 
 
-def _bitsandbytes(config: Config) -> Format:
-    """Return NF4 or fp4 with an fp32 maximum per 64 elements, or int8 with one scale per row."""
-    if config.boolean("load_in_4bit", False):
-        return Format(dtype=DTYPES["int4"], scale_block=(64, 1), scale_bits=FP32_BITS)
-    return Format(dtype=DTYPES["int8"], scale_block=(WHOLE, 1), scale_bits=FP32_BITS)
+def _dynamic(dynamic: Config, pattern: str, bits: int, group: int) -> Rule:
+    """Return the rule of one regex of GPTQModel's `dynamic`; what it leaves out is as for the rest."""
+    own, found = dynamic.child(pattern), None
+    if own is not None and not pattern.startswith("-:"):
+        group = own.integer("group_size", group, minimum=-1)
+        found = _int_groups(own, own.integer("bits", bits), group, True)
+        refuse_unread(own)
+    named = Modules.of([f"re:{pattern.removeprefix('-:').removeprefix('+:')}"])
+    return Rule(format=found, included=named, excluded=Modules.of(None))
 
 
-_METHODS = {
+def _auto_round(config: Config, text: Config) -> Quantization:
+    """Return AutoRound's integers, packed as GPTQ or AWQ pack them; `extra_config` has its own for a module.
+
+    Source: AutoRound's `packing_format`; AutoGPTQ and AutoAWQ both pack a zero point per group.
+    """
+    packed = config.text("packing_format", "auto_round:auto_gptq").removeprefix("auto_round:")
+    if packed not in ("auto_round", "auto_gptq", "gptq", "auto_awq", "awq"):
+        config.fail("packing_format", "is a packing whose bytes are not known")
+    if config.text("data_type", "int") != "int":
+        config.fail("data_type", "is not int, and its bytes are not known")
+    bits, group = config.integer("bits", 4), config.integer("group_size", 128, minimum=-1)
+    config.read_nothing(("block_name_to_quantize", "model_free", "to_quant_block_names"))
+    rules, own = [], config.child("extra_config")
+    for module in own.data if own is not None else ():
+        part = own.child(module) if own is not None else None
+        if part is not None:
+            own_bits, own_group = part.integer("bits", bits), part.integer("group_size", group, minimum=-1)
+            format_ = None if own_bits >= FP16_BITS else _int_groups(part, own_bits, own_group, True)
+            named = Modules.of([f"re:{module}" if "\\" in module or ".*" in module else module])
+            rules.append(Rule(format=format_, included=named, excluded=Modules.of(None)))
+    base = _int_groups(config, bits, group, True)
+    return Quantization(
+        name="auto-round", rules=(*rules, _rule(base, _but(config, "modules_to_not_convert")))
+    )
+
+
+def _bitsandbytes(config: Config, text: Config) -> Quantization:
+    """Return NF4 or fp4 with a maximum per 64 elements, or int8 with one scale per row.
+
+    A maximum is fp32, or with double quantisation 8 bits and an fp32 per 256 maxima. A list of what to
+    skip replaces the usual one, which has the head.
+
+    Source: `BitsAndBytesConfig` and `get_modules_to_not_convert` of transformers; QLoRA (arXiv 2305.14314).
+    """
+    four, eight = config.boolean("load_in_4bit", False), config.boolean("load_in_8bit", False)
+    if four == eight:
+        said = "are both true" if four else "say nothing"
+        config.fail("load_in_4bit and load_in_8bit", said, "say true of one of them")
+    if config.boolean("llm_int8_has_fp16_weight", False):
+        config.fail("llm_int8_has_fp16_weight", "keeps the weights in fp16", "leave quantization_config out")
+    if not four:
+        format_ = Format(dtype=DTYPES["int8"], scale_block=(WHOLE, 1), scale_bits=FP32_BITS)
+    elif config.boolean("bnb_4bit_use_double_quant", False):
+        format_ = Format(dtype=DTYPES["int4"], scale_block=(64, 64), scale_bits=64 * 8 + FP32_BITS // 4)
+    else:
+        format_ = Format(dtype=DTYPES["int4"], scale_block=(64, 1), scale_bits=FP32_BITS)
+    skipped = _but(config, "llm_int8_skip_modules")
+    found = Quantization(name="bitsandbytes", rules=(_rule(format_, skipped),))
+    return replace(found, head=found.format_of(_HEADS)) if skipped.patterns else found
+
+
+_METHODS: dict[str, Callable[[Config, Config], Quantization]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fp8_channels,
     "awq": _awq,
     "gptq": _gptq,
     "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
+    "auto-round": _auto_round,
+    "bitnet": bitnet,
+    "hqq": hqq,
+    "quark": quark,
+    "torchao": torchao,
 }
-
-
-def _compressed_tensors(config: Config) -> Quantization:
-    """Return the groups of a compressed-tensors config, and its KV scheme."""
-    excluded = Modules.of(config.array("ignore", str))
-    groups = config.child("config_groups")
-    rules = []
-    for key in groups.data if groups is not None else ():
-        group = groups.child(key) if groups is not None else None
-        weights = group.child("weights") if group is not None else None
-        if group is None or weights is None:
-            continue
-        included = Modules.of(group.array("targets", str))
-        rules.append(Rule(format=_scheme(weights), included=included, excluded=excluded))
-    scheme = config.child("kv_cache_scheme")
-    kv_dtype = None
-    if scheme is not None:
-        kv_dtype = "fp8" if scheme.text("type", "float") == "float" else "int8"
-    name = config.text("format", "compressed-tensors")
-    return Quantization(name=name, rules=tuple(rules), kv_dtype=kv_dtype)
-
-
-def _scheme(weights: Config) -> Format:
-    """Return the format of a compressed-tensors weight scheme."""
-    bits, kind = weights.integer("num_bits", 8), weights.text("type", "int")
-    strategy = weights.text("strategy", "group" if weights.has("group_size") else "tensor")
-    group = weights.integer("group_size", 128, minimum=-1) if strategy in ("group", "tensor_group") else WHOLE
-    if (bits, kind) == (4, "float"):
-        return Format(dtype=DTYPES["mxfp4" if group == 32 else "nvfp4"])
-    if (bits, kind) == (8, "float"):
-        block = {"block": (128, 128), "channel": (WHOLE, 1), "tensor": (WHOLE, WHOLE)}.get(
-            strategy, (group, 1)
-        )
-        return Format(dtype=DTYPES["fp8"], scale_block=block, scale_bits=FP32_BITS)
-    if (bits, kind) == (8, "int"):
-        return Format(dtype=DTYPES["int8"], scale_block=(group, 1), scale_bits=FP16_BITS)
-    return _grouped_ints(weights, bits, group, FP16_BITS)
-
-
-def _modelopt(config: Config, groups: Config | None) -> Quantization:
-    """Return ModelOpt's algorithm, its exclusions, and what it says of the KV cache."""
-    excluded = Modules.of(
-        config.array("exclude_modules", str)
-        or config.array("ignore", str)
-        or (groups.array("ignore", str) if groups is not None else None)
-    )
-    listed = config.child("quantized_layers")
-    algorithm = config.text("quant_algo", "MIXED_PRECISION" if listed is not None else "")
-    rules: list[Rule] = []
-    if listed is not None:
-        named: dict[Format, list[str]] = {}
-        for module in listed.data:
-            entry = listed.child(module)
-            chosen = _algorithm(listed, entry.text("quant_algo", "") if entry is not None else "")
-            named.setdefault(chosen, []).append(module)
-        rules += [
-            Rule(format=chosen, included=Modules.of(modules), excluded=Modules.of(None))
-            for chosen, modules in named.items()
-        ]
-    elif algorithm:
-        rules.append(_linear(_algorithm(config, algorithm), excluded))
-    return Quantization(
-        name=algorithm.lower() or "modelopt", rules=tuple(rules), kv_dtype=_kv_dtype(config, groups)
-    )
-
-
-def _kv_dtype(config: Config, groups: Config | None) -> str | None:
-    """Return the KV dtype that ModelOpt names, else the scheme beside it."""
-    algorithm: Any = config.text("kv_cache_quant_algo", "")
-    if algorithm:
-        if algorithm not in KV_DTYPES:
-            config.fail("kv_cache_quant_algo", f"{algorithm!r} is not understood")
-        return KV_DTYPES[algorithm]
-    scheme = groups.child("kv_cache_scheme") if groups is not None else None
-    if scheme is None:
-        return None
-    return "fp8" if scheme.integer("num_bits", 8) == 8 else "nvfp4"
-
-
-def _algorithm(config: Config, name: str) -> Format:
-    """Return the format of one of ModelOpt's algorithms."""
-    if "NVFP4" in name:
-        return Format(dtype=DTYPES["nvfp4"])
-    if name == "FP8":
-        return Format(dtype=DTYPES["fp8"], scale_block=(WHOLE, WHOLE), scale_bits=FP32_BITS)
-    if name in ("W4A16_AWQ", "W4A8_AWQ"):
-        return Format(dtype=DTYPES["int4"], scale_block=(128, 1), scale_bits=FP16_BITS)
-    if name in ("MXFP4", "W4A8_MXFP4_FP8"):
-        return Format(dtype=DTYPES["mxfp4"])
-    config.fail("quant_algo", f"{name!r} is not understood")

@@ -13,18 +13,26 @@ def writable(name: str, endings: tuple[str, ...], where: str) -> Path:
 
     Args:
         name: What was asked for.
-        endings: What it may end in, the usual one first.
+        endings: What it may end in, the usual one first; anything where there are none.
         where: The option that names it.
 
     Raises:
-        BadInput: Another ending, or a folder that does not exist.
+        BadInput: Another ending, a folder that does not exist, or a place that cannot be written to.
     """
     shown, path = f"{where} {name[-80:]}", Path(name)
-    if path.suffix.lower() not in endings:
+    if endings and path.suffix.lower() not in endings:
         known = endings[0] if len(endings) == 1 else f"one of {', '.join(endings)}"
         raise BadInput(f"does not end in {known}", where=shown, way_out=f"name it like x{endings[0]}")
     if not os.path.isdir(path.absolute().parent):
         raise BadInput("its folder does not exist", where=shown)
+    try:
+        taken = path.exists()
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=shown) from None
+    if path.is_dir():
+        raise BadInput("is a folder", where=shown)
+    if not os.access(path if taken else path.absolute().parent, os.W_OK):
+        raise BadInput("cannot be written: no permission", where=shown)
     return path
 
 

@@ -7,6 +7,8 @@ Types are written for the exact reading: a relaxed record has arrays where it sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from kvroof.ground.record import register_pytrees
@@ -26,13 +28,19 @@ def _array_module(*values: Any) -> Any:
     for value in values:
         if isinstance(value, (int, float)):
             continue
-        if type(value).__module__.partition(".")[0] == "numpy":
-            import numpy
-
-            found = found or numpy
-        else:
+        kind: type = type(value)
+        if not _is_numpys(kind):
             return value.__array_namespace__()
+        import numpy
+
+        found = found or numpy
     return found
+
+
+@cache
+def _is_numpys(kind: type) -> bool:
+    """Return whether NumPy made a type: asked once of each, for its module's name is slow to take apart."""
+    return kind.__module__.partition(".")[0] == "numpy"
 
 
 def minimum(a: N, b: N) -> N:
@@ -88,6 +96,30 @@ def shared_by(ranks: int, split: int) -> int:
 def triangle(n: int) -> int:
     """Return `n (n + 1) / 2`, the causal query-key pairs among the first `n` tokens."""
     return exact_div(n * (n + 1), 2)
+
+
+def largest(holds: Callable[[int], bool], limit: int, guess: int = 1) -> int:
+    """Return the largest n in 0..limit for which `holds`, which is monotone; 0 when none does.
+
+    An exact inverse by bisection, so that it is right also where growth is not linear. A good `guess` saves
+    most of the trials.
+    """
+    low, high, step = 0, limit + 1, 1
+    guess = minimum(maximum(guess, 1), limit)
+    if holds(guess):
+        low = guess
+        while low + step <= limit and holds(low + step):
+            low, step = low + step, step * 2
+        high = minimum(low + step, high)
+    else:
+        high = guess
+        while high - step >= 1 and not holds(high - step):
+            high, step = high - step, step * 2
+        low = maximum(high - step, 0)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def relax(tree: T) -> T:

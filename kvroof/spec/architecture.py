@@ -70,9 +70,10 @@ class Architecture:
     `shared` are weights stored once that several layers run through. `order` gives the group of each
     layer from the input up. With `tied`, the head reads the embedding's matrix and stores none of its
     own. `kv_dtype` and `state_dtype` are set only where the checkpoint says how its cache or its recurrence
-    is stored, `checkpoint_bytes` only where the headers of its files were read. `mtp_layers` draft
-    tokens and are not in the stack: neither their weights nor their cache are counted. A stage of a
-    pipeline takes tokens only if it is the first, and gives logits only if it is the last.
+    is stored, `checkpoint_bytes` only where the headers of its files were read. A stretched RoPE counts in
+    `max_position_embeddings`. `mtp_layers` draft tokens and are not in the stack: neither their weights nor
+    their cache are counted. A stage of a pipeline takes tokens only if it is the first, and gives logits
+    only if it is the last.
     """
 
     name: str = static()

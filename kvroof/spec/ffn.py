@@ -63,9 +63,10 @@ class MoE:
 
     `shared_intermediate_size` is the width of the experts every token runs, None where there are
     none. `expert_input_size` is the width the routed experts read where it is not the residual's (latent
-    experts; their down and up projections are `extras`). The router also chooses among `zero_experts`,
-    which compute nothing and hold nothing (LongCat). `extras` are biases, gates and whatever else each
-    token runs or an expert owns.
+    experts; their down and up projections are `extras`), `router_input_size` the width the scores are made
+    from where it is not (ZAYA; the MLP before them is in `extras`). The router also chooses among
+    `zero_experts`, which compute nothing and hold nothing (LongCat). `extras` are biases, gates and
+    whatever else each token runs or an expert owns.
     """
 
     hidden_size: int
@@ -74,6 +75,7 @@ class MoE:
     moe_intermediate_size: int
     shared_intermediate_size: int | None = None
     expert_input_size: int | None = None
+    router_input_size: int | None = None
     zero_experts: int = static(default=0)
     gated: bool = static(default=True)
     shared_gated: bool = static(default=True)
@@ -85,7 +87,8 @@ class MoE:
     def router(self) -> Weight:
         """The matrix that scores the experts."""
         choices = self.num_experts + self.zero_experts
-        return Weight(name="router", shape=(self.hidden_size, choices), role="router")
+        width = self.hidden_size if self.router_input_size is None else self.router_input_size
+        return Weight(name="router", shape=(width, choices), role="router")
 
     @property
     def computed_per_tok(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import ceil_div
@@ -65,6 +66,14 @@ class Layout:
         return stored.stored_bytes(part, ranks)
 
 
+AXES = ("tp", "pp", "dp", "ep", "dcp")
+
+
+def shared_axes(held: Any) -> dict[str, int]:
+    """Return the axes with more than one rank, of a layout or of a record with its axes."""
+    return {axis: getattr(held, axis) for axis in AXES if getattr(held, axis) > 1}
+
+
 ALONE = Layout()
 """One device holds everything."""
 
@@ -85,6 +94,8 @@ def check_layout(model: Architecture, layout: Layout) -> None:
         raise BadInput(f"{layout.redundant_experts} is negative", where="--redundant-experts")
     if layout.pp > model.num_layers:
         raise BadInput(f"{layout.pp} stages are more than {model.num_layers} layers", where="--pp")
+    if layout.dcp > 1 and not any(m.caches for group in model.layers for m in group.layer.mixers):
+        raise BadInput("has no cache whose tokens ranks could share", where="--dcp", way_out="leave it out")
     _check_experts(model, layout)
     tp = layout.tp
     for group in model.layers:
@@ -103,6 +114,25 @@ def check_layout(model: Architecture, layout: Layout) -> None:
                 part, ranks = layout.share(weight)
                 if part.split > 1:
                     _divides(part.split, ranks, f"columns of {part.name}", model.name)
+
+
+def draft_layout(draft: Architecture, layout: Layout) -> Layout:
+    """Return how a model that drafts is laid beside a target: over the same ranks, or whole on one of them.
+
+    In one stage, and in each group of ranks for the group's own sequences.
+
+    Raises:
+        BadInput: A model that not even one rank can run.
+
+    Source: vLLM's speculative configuration, `draft_tensor_parallel_size`: the target's size or 1.
+    """
+    beside = Layout(tp=layout.tp, dp=layout.dp)
+    try:
+        check_layout(draft, beside)
+    except BadInput:
+        beside = replace(beside, tp=1)
+        check_layout(draft, beside)
+    return beside
 
 
 def check_dcp(cache: Cache, tp: int, dcp: int) -> None:

@@ -8,6 +8,7 @@ from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.numeric import ceil_div
 from kvroof.spec.architecture import Architecture, Layer
 from kvroof.spec.ffn import MoE
+from kvroof.spec.gguf import GGUF_TYPES, gguf_formats
 from kvroof.spec.parallel import ALONE, Layout
 from kvroof.spec.weights import (
     ADAPTED,
@@ -133,4 +134,5 @@ def parse_formats(text: str, model: Architecture, where: str = "--weights-dtype"
     """
     if text == "auto":
         return None
-    return stored_as(parse_dtype(text, where), DTYPES[model.dtype])
+    dtype = parse_dtype(text, where)
+    return gguf_formats(dtype, model) if dtype.name in GGUF_TYPES else stored_as(dtype, DTYPES[model.dtype])

@@ -340,6 +340,8 @@ LING_MINI_2 = config(
     num_experts_per_tok=8,
     num_shared_experts=1,
     moe_intermediate_size=512,
+    moe_shared_expert_intermediate_size=512,
+    moe_router_enable_expert_bias=True,
     first_k_dense_replace=1,
     use_qk_norm=True,
     use_qkv_bias=False,
@@ -441,6 +443,17 @@ def test_a_listed_and_a_drawn_index_pattern_say_the_same():
 def test_a_first_layer_cannot_share_an_index():
     with pytest.raises(BadInput, match="full"):
         read({**GLM_5, "indexer_types": ["shared"] * 78})
+
+
+def test_longcats_scales_and_identity_experts_hold_nothing():
+    """LongCat-Flash-Chat's config says all three; its class has 560,664,958,976 parameters."""
+    said = {"mla_scale_q_lora": True, "mla_scale_kv_lora": True, "zero_expert_type": "identity"}
+    assert params(LONGCAT | said) == params(LONGCAT) == 560_664_958_976
+
+
+def test_lings_shared_expert_may_have_a_width_of_its_own():
+    wider = LING_MINI_2 | {"moe_shared_expert_intermediate_size": 1024}
+    assert params(wider) - params(LING_MINI_2) == 19 * 3 * 2048 * 512
 
 
 def test_a_longcat_layer_has_two_caches():

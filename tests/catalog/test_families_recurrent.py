@@ -48,6 +48,7 @@ LFM2 = MODELS["LFM2"]
 LFM2_MOE = MODELS["LFM2_MOE"]
 XLSTM = MODELS["XLSTM"]
 RWKV = MODELS["RWKV"]
+ZAYA = MODELS["ZAYA"]
 
 
 def read(config: dict[str, Any], **changes: Any) -> Architecture:
@@ -75,6 +76,7 @@ PUBLISHED = [
     pytest.param(LFM2_MOE, 8_339_929_856, id="lfm2-8b-a1b"),
     pytest.param(XLSTM, 6_865_424_896, id="xlstm-7b"),
     pytest.param(RWKV, 169_342_464, id="rwkv-4-169m"),
+    pytest.param(ZAYA, 8_840_488_784, id="zaya1-8b"),
 ]
 
 
@@ -99,6 +101,7 @@ STATES = [
     pytest.param(LFM2, 10 * 2048 * 3 * 2, 6 * 2 * 8 * 64 * 2, id="short-conv"),
     pytest.param(XLSTM, 32 * 8 * (256 * 512 + 256 + 1) * 2, 0, id="mlstm"),
     pytest.param(RWKV, 12 * (2 * 768 * 2 + 3 * 768 * 4), 0, id="rwkv"),
+    pytest.param(ZAYA, 40 * (1280 * 2 * 2 + 128 * 2), 40 * 2 * 2 * 128 * 2, id="cca"),
 ]
 
 
@@ -117,11 +120,15 @@ def test_a_state_does_not_grow_and_attention_layers_do(
 
 
 def test_engines_keep_one_column_fewer_but_none_of_griffin() -> None:
-    """RG-LRU keeps k - 1 columns everywhere; a Mamba convolution k in transformers, k - 1 in engines."""
+    """RG-LRU and CCA keep k - 1 columns everywhere; a Mamba convolution k in transformers, k - 1 in engines.
+
+    CCA's in vLLM: `cca_state_shape` of `ZayaForCausalLM`, `(cca_time0 - 1) + (cca_time1 - 1)` columns.
+    """
     engine = StateFormat(dropped_columns=1)
     assert fixed_bytes(read(MAMBA), engine) == 24 * (1536 * 3 * 2 + 1536 * 16 * 4)
     assert fixed_bytes(read(GRIFFIN), engine) == fixed_bytes(read(GRIFFIN))
     assert fixed_bytes(read(RWKV), engine) == fixed_bytes(read(RWKV))
+    assert fixed_bytes(read(ZAYA), engine) == fixed_bytes(read(ZAYA))
 
 
 def test_the_dtype_of_a_recurrence_that_follows_the_model_is_the_convolutions() -> None:
@@ -133,6 +140,28 @@ def test_the_dtype_of_a_recurrence_that_follows_the_model_is_the_convolutions() 
 def test_falcon_mambas_expand_is_a_decoy() -> None:
     """The stated width decides; 16 x 4,096 channels would make a model eight times as large."""
     assert read(FALCON_MAMBA) == read(FALCON_MAMBA, expand=2)
+
+
+def test_falcon_h1s_multipliers_hold_nothing() -> None:
+    """Falcon-H1-34B-Instruct's config says all three; its class has 33,642,221,312 parameters."""
+    large = read(
+        FALCON_H1,
+        hidden_size=5120,
+        intermediate_size=21504,
+        num_hidden_layers=72,
+        num_attention_heads=20,
+        num_key_value_heads=4,
+        mamba_d_ssm=4096,
+        mamba_n_heads=32,
+        mamba_d_head=128,
+        mamba_n_groups=2,
+        mamba_d_state=256,
+        vocab_size=261_120,
+        ssm_in_multiplier=0.8,
+        ssm_multipliers=[0.35, 0.25, 0.35, 0.5, 0.35],
+        ssm_out_multiplier=0.2357,
+    )
+    assert params_total(large) == 33_642_221_312
 
 
 def test_falcon_h1s_d_ssm_beats_expand_and_null_restores_it() -> None:
@@ -256,7 +285,45 @@ def test_qwens_query_gate_doubles_the_query_and_its_bias() -> None:
     assert biased == 12 * (2 * 4096 + 2 * 512 + 2048)
 
 
+def test_zayas_convolutions_cost_one_product_per_head_and_token() -> None:
+    """The second mixes 128 channels over two tokens in each of 10 heads, the first 2 of one channel."""
+    run = Run(formats=unquantised(DTYPES["bf16"]), kv_format=BF16_KV)
+    ops = {op.name: op for op in forward(read(ZAYA), decode(1, 64), run)}
+    assert ops["conv_qk_grouped"].flops == 2 * 10 * (2 * 128) * 128
+    assert ops["scan.cca"].flops == 2 * 1280 * 2
+
+
+def test_zayas_first_layer_has_no_scale_for_the_router_before_it() -> None:
+    """The 256 numbers that weigh the router's state of the layer before are of layers 2 to 40."""
+    first, rest = read(ZAYA).layers
+    assert (first.count, rest.count) == (1, 39)
+    assert sum(w.elements for w in rest.layer.weights) - sum(w.elements for w in first.layer.weights) == 256
+
+
+def test_zayas_router_scores_sixteen_experts_and_the_choice_of_none() -> None:
+    """Its last matrix reads the MLP's 256, not the residual, and one choice of 17 computes nothing."""
+    (moe,) = read(ZAYA).layers[0].layer.ffns
+    assert isinstance(moe, MoE)
+    assert moe.router.shape == (256, 17)
+    assert moe.computed_per_tok == pytest.approx(16 / 17)
+
+
+def test_zayas_sliding_layers_keep_a_window() -> None:
+    """A listed `hybrid_sliding` layer stops growing; all layers keep their convolutions' state."""
+    half = read(ZAYA, layer_types=["hybrid", "hybrid_sliding"] * 20, sliding_window=4096)
+    assert [(k.kind, k.layers, k.window) for k in kinds(half)] == [
+        ("full", 20, None),
+        ("sliding", 20, 4096),
+        ("cca", 40, None),
+    ]
+    assert growth_bytes(half, 4096) == growth_bytes(read(ZAYA), 4096) // 2
+
+
 REFUSED = [
+    pytest.param(ZAYA, {"zaya_mlp_expansion": 256}, "zaya_mlp_expansion", id="zayas-first-layout"),
+    pytest.param(ZAYA, {"layer_types": ["full_attention"] * 40}, "layer_types", id="zaya-unknown-layer"),
+    pytest.param(ZAYA, {"layer_types": ["hybrid_sliding"] * 40}, "sliding_window", id="zaya-no-window"),
+    pytest.param(ZAYA, {"head_dim": 1, "num_key_value_heads": 1}, "head_dim", id="zaya-odd-values"),
     pytest.param(QWEN3_NEXT, {"attn_output_gate": False}, "attn_output_gate", id="no-gate"),
     pytest.param(MINIMAX, {"shared_intermediate_size": 9216}, "shared_intermediate_size", id="shared"),
     pytest.param(MINIMAX, {"attn_type_list": None}, "layer_types", id="no-list"),
@@ -296,7 +363,7 @@ def test_ranks_may_not_outnumber_groups_that_are_not_shared() -> None:
         kv(model, layout=Layout(tp=16))
 
 
-@pytest.mark.parametrize("config", [ZAMBA2, NEMOTRON_SUPER, KIMI, RWKV])
+@pytest.mark.parametrize("config", [ZAMBA2, NEMOTRON_SUPER, KIMI, RWKV, ZAYA])
 def test_every_matrix_a_token_runs_is_multiplied(config: dict[str, Any]) -> None:
     """Adapters, latent projections and gates cost FLOPs; a shared block as often as it runs."""
     model = read(config)

@@ -136,6 +136,7 @@ def test_closest_says_nothing_when_nothing_is_near():
         ("h100-pcie", "bf16", 756.5), ("h20", "bf16", 148),
         ("b200-sxm", "fp4", 9000), ("b200-sxm", "bf16", 2250),
         ("b300-sxm", "fp4", 13500), ("b300-sxm", "int8", 153.5), ("gb300-nvl72", "int8", 165),
+        ("a40", "bf16", 149.7), ("a40", "int8", 299.3),
         ("l4", "bf16", 121), ("l40s", "bf16", 362.05), ("mi355x", "fp4", 10066.3), ("trainium2", "fp8", 1299),
         ("gb10-dgx-spark", "fp4", 500),
     ],
@@ -159,6 +160,7 @@ def test_professional_cards_accumulate_in_fp32_at_the_full_rate():
     [
         ("a100-sxm-80gb", 300), ("h100-sxm", 450), ("h200-sxm", 450), ("b200-sxm", 900), ("gb200-nvl72", 900),
         ("tpu-v5p", 600), ("tpu-v7x-ironwood", 600), ("tpu-v6e", 400), ("tpu-v5e", 200), ("mi300x", 448),
+        ("a40", 56.25),
     ],
 )  # fmt: skip
 def test_scale_up_links_are_one_way(name, gigabytes):
@@ -394,7 +396,7 @@ def test_a_users_file_needs_only_memory_bandwidth_and_a_peak(tmp_path, start):
         ("a = " + "9" * 5000, "not readable as TOML"),
         ("name = 1979-05-27", "Expected `str`"),
         (MINIMAL + MINIMAL, "not readable as TOML"),
-        (b"#" * (MAX_BYTES + 1), "larger than a profile"),
+        (b"#" * (MAX_BYTES + 1), "larger than a machine"),
     ],
     ids=["one-line", "empty", "cut", "not-utf8", "binary", "deep", "long-int", "date", "twice", "huge"],
 )

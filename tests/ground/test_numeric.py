@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvroof.ground.numeric import ceil_div, exact_div, floor_div, maximum, minimum, relax, triangle
+from kvroof.ground.numeric import (
+    ceil_div,
+    exact_div,
+    floor_div,
+    largest,
+    maximum,
+    minimum,
+    relax,
+    triangle,
+)
 from kvroof.memory.allocators import equal_lengths
 
 whole = st.integers(0, 2**20)
@@ -76,3 +85,16 @@ def test_nothing_integer_crosses_the_door():
         assert [float(leaf) for leaf in leaves] == [4096, 8, 0, 0]
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+@given(st.integers(-5, 2**50), st.integers(1, 2**45), st.integers(-3, 2**50))
+def test_the_largest_that_holds_is_found_from_any_guess(last, limit, guess):
+    asked = []
+
+    def holds(n):
+        asked.append(n)
+        return n <= last
+
+    assert largest(holds, limit, guess) == max(min(last, limit), 0)
+    assert all(1 <= n <= limit for n in asked)
+    assert len(asked) <= 2 * limit.bit_length() + 3

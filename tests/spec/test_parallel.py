@@ -47,6 +47,8 @@ def test_the_way_out_is_a_layout_that_divides():
         ("deepseek-v3", Layout(dp=8, ep=8, redundant_experts=-1), "--redundant-experts"),
         ("llama-3.1-8b", Layout(tp=8, dcp=2), "--dcp"),  # 8 ranks hold 8 different heads
         ("gemma-3-27b", Layout(tp=32, dcp=2), "--dcp"),  # a window is not shared along the context
+        ("mamba-codestral-7b-v0.1", Layout(dcp=2), "--dcp"),  # a state has no tokens to share
+        ("mamba-codestral-7b-v0.1", Layout(tp=4, dcp=4), "--dcp"),
     ],
 )
 def test_a_layout_that_no_engine_runs_is_refused(name, layout, where):

@@ -13,6 +13,7 @@ MODULES = (
     "mla",
     "gemma",
     "linear_attention",
+    "kimi",
     "sparse",
     "state_space",
     "deepseek_v4",
@@ -25,6 +26,7 @@ MODULES = (
     "recurrent_only",
     "remote",
     "zamba",
+    "zaya",
 )
 """The modules that declare families, the most asked for first: none is imported before it is needed."""
 

@@ -32,6 +32,20 @@ WINDOW_KEYS = frozenset(
 """What a list of layer types overrules, unless it names a layer that reads one of them."""
 
 
+BLOCK_SPARSE = {
+    "ffn": ("mlp",),
+    "expert": ("block_sparse_moe.experts",),
+    "shared_expert": ("block_sparse_moe.shared_experts",),
+}
+"""What checkpoints call the MLPs whose experts are no `mlp`, as those of the dense layers are."""
+
+GRANITE_PARTS = {
+    "ffn": ("shared_mlp",),
+    "expert": ("block_sparse_moe.experts", "block_sparse_moe"),
+    "shared_expert": ("shared_mlp",),
+}
+
+
 def flag(config: Config, value: Flag) -> bool:
     """Return a family's fact, or what the config's key says."""
     if isinstance(value, bool):

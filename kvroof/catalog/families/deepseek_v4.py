@@ -144,7 +144,6 @@ DEEPSEEK_V4 = Family(
     meaningless=frozenset(
         {
             "attention_bias",
-            "expert_dtype",
             "num_hash_layers",
             "num_key_value_heads",
             "num_nextn_predict_layers",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvroof.catalog.config import Config
@@ -44,6 +44,7 @@ class Family:
         shared: Weights stored once that several layers run through.
         encoder: The encoder of an encoder-decoder, counted as a tower.
         meaningless: Keys that the family's files carry and its class never reads.
+        parts: What its checkpoints call the parts of a layer, where `modules.PARTS` does not say so.
     """
 
     mixers: MixersOf
@@ -64,6 +65,7 @@ class Family:
     shared: WeightsOf | None = None
     encoder: Callable[[Config], Tower] | None = None
     meaningless: frozenset[str] = frozenset()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

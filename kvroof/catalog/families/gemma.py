@@ -260,6 +260,7 @@ _GEMMA4_UNUSED = frozenset(
     top_k_experts vocab_size_per_layer_input
     """.split()
 )
+_BESIDE_THE_MLP = {"expert": ("experts",)}
 GEMMA4 = Family(
     mixers=_gemma4_mixers(512),
     ffns=_gemma4_ffns,
@@ -268,9 +269,15 @@ GEMMA4 = Family(
     layer_extras=_gemma4_extras,
     embedding_extras=_per_layer_tables,
     meaningless=_GEMMA4_UNUSED,
+    parts=_BESIDE_THE_MLP,
 )
 GEMMA4_UNIFIED = Family(
-    mixers=_gemma4_mixers(1024), ffns=_gemma4_ffns, norms=4, tied=True, meaningless=_GEMMA4_UNUSED
+    mixers=_gemma4_mixers(1024),
+    ffns=_gemma4_ffns,
+    norms=4,
+    tied=True,
+    meaningless=_GEMMA4_UNUSED,
+    parts=_BESIDE_THE_MLP,
 )
 
 FAMILIES = {

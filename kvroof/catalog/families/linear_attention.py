@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from kvroof.catalog.config import MAX_COUNT, Config
-from kvroof.catalog.families.blocks import experts, heads, latent, mlp
+from kvroof.catalog.families.blocks import experts, heads, mlp
 from kvroof.catalog.families.family import Family, layer_count
 from kvroof.catalog.families.recurrences import (
     gated_delta,
-    kda,
     lightning,
     matrix,
     rglru,
@@ -150,100 +148,6 @@ def _olmo_mixers(config: Config, layer: int) -> tuple[Mixer, ...]:
     )
 
 
-KIMI_KEYS = frozenset({"full_attn_layers", "kda_layers", "head_dim", "num_heads", "short_conv_kernel_size"})
-
-
-def _kimi_child(config: Config) -> Config | None:
-    """Return the nested description of the linear layers; what it says beyond that is refused."""
-    child = config.child("linear_attn_config")
-    unknown = sorted(set(child.data) - KIMI_KEYS) if child else []
-    if child and unknown:
-        child.fail(str(unknown[0])[:60], "is not known of this family's linear attention")
-    return child
-
-
-def _kimi_is_full(config: Config, layer: int) -> bool:
-    """Return whether a layer is full attention; the checkpoint's two lists count layers from 1."""
-    kind = layer_type(config, layer, ("linear_attention", "full_attention"))
-    if kind is not None:
-        return kind == "full_attention"
-    child = _kimi_child(config)
-    if child is None:
-        config.fail("linear_attn_config", "missing, and it decides the size", "list the kind of each layer")
-    full, linear = child.array("full_attn_layers", int) or [], child.array("kda_layers", int) or []
-    if (layer + 1 in full) == (layer + 1 in linear):
-        child.fail("full_attn_layers", f"layer {layer + 1} is not in exactly one of this and kda_layers")
-    return layer + 1 in full
-
-
-def _kimi_mixers(config: Config, layer: int) -> tuple[Mixer, ...]:
-    if _kimi_is_full(config, layer):
-        return latent(config, layer)
-    child = _kimi_child(config)
-    if child is None:
-        n, width = config.integer("linear_num_heads"), config.integer("linear_head_dim")
-        kernel = config.integer("linear_conv_kernel_dim", 4)
-    else:
-        n, width = child.integer("num_heads"), child.integer("head_dim")
-        kernel = child.integer("short_conv_kernel_size", 4)
-    hidden = config.integer("hidden_size")
-    return (kda(hidden=hidden, heads=n, head_dim=width, kernel=kernel, low_rank=True),)
-
-
-def _bailing_mixers(config: Config, layer: int) -> tuple[Mixer, ...]:
-    """Return Ling 3's layers: KDA with whole gates, or a latent with one output gate per head."""
-    hidden, n = config.integer("hidden_size"), config.integer("num_attention_heads")
-    kind = layer_type(config, layer, ("linear_attention", "full_attention"))
-    full = kind == "full_attention" if kind else not (layer + 1) % config.integer("layer_group_size")
-    if full:
-        return tuple(
-            replace(m, extras=(*m.extras, matrix("g_proj", hidden, n, n))) for m in latent(config, layer)
-        )
-    width = config.optional_integer("linear_head_dim") or config.integer("head_dim")
-    kernel = config.optional_integer("linear_conv_kernel_dim") or config.integer("short_conv_kernel_size")
-    number = config.integer("linear_num_heads", n)
-    return (kda(hidden=hidden, heads=number, head_dim=width, kernel=kernel, low_rank=False),)
-
-
-def _kimi_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
-    """Return dense MLPs first, then experts beside shared ones that run as one."""
-    types = config.array("mlp_layer_types", str, layer_count(config))
-    dense = (
-        layer < config.integer("first_k_dense_replace", minimum=0)
-        if types is None
-        else types[layer] == "dense"
-    )
-    if config.integer("moe_layer_freq", 1) != 1:
-        config.fail("moe_layer_freq", "experts on every layer are known, and no other frequency")
-    if dense:
-        return mlp()(config, layer)
-    return experts(
-        number=("num_experts", "num_local_experts"),
-        active=("num_experts_per_token", "num_experts_per_tok"),
-        shared=lambda c: c.integer("num_shared_experts") * c.integer("moe_intermediate_size"),
-    )(config, layer)
-
-
-_KIMI = Family(
-    mixers=_kimi_mixers,
-    ffns=_kimi_ffns,
-    tied=None,
-    # head_dim and the KV heads mean nothing to a latent; Kimi-Linear's 72 is a decoy.
-    meaningless=frozenset(
-        {
-            "head_dim",
-            "num_key_value_heads",
-            "first_k_dense_replace",
-            "num_expert_group",
-            "moe_renormalize",
-            "moe_router_activation_func",
-            "num_nextn_predict_layers",
-            "layer_group_size",
-        }
-    ),
-)
-
-
 def _minimax_mixers(config: Config, layer: int) -> tuple[Mixer, ...]:
     """Return lightning attention, or full: by `layer_types`, else by `attn_type_list`, whose 1 is full."""
     if config.has("sliding_window"):
@@ -372,8 +276,6 @@ FAMILIES = {
     "qwen3_5_moe": _QWEN3_5_MOE,
     "qwen3_5_moe_text": _QWEN3_5_MOE,
     "olmo_hybrid": Family(mixers=_olmo_mixers),
-    "kimi_linear": _KIMI,
-    "bailing_hybrid": replace(_KIMI, mixers=_bailing_mixers),
     "minimax": _MINIMAX,
     "minimax_text_01": _MINIMAX,
     "minimax_m1": _MINIMAX,
@@ -382,6 +284,7 @@ FAMILIES = {
         ffns=mlp(bias=("mlp_bias", True), width=_half),
         tied=True,
         meaningless=frozenset({"_block_types"}),
+        parts={"attention": ("temporal_block",)},
     ),
     "lfm2": Family(
         mixers=_lfm_mixers(),

@@ -166,7 +166,10 @@ LONGCAT = Family(
     ffns=_longcat_ffns,
     norms=4,
     layers=lambda config: config.integer("num_layers", maximum=10_000),
-    meaningless=DECOYS | {"attention_method", "num_hidden_layers", "intermediate_size"},
+    # The scales multiply what the low-rank projections give.
+    meaningless=DECOYS
+    | {"attention_method", "num_hidden_layers", "intermediate_size", "mla_scale_q_lora", "mla_scale_kv_lora"},
+    parts={"attention": ("self_attn.{}",), "ffn": ("mlps.{}",)},
 )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.families.blocks import (
+    GRANITE_PARTS,
     Reach,
     Shape,
     every_nth_full,
@@ -153,7 +154,7 @@ KOLIBRI = Family(
     norms=4,
 )
 
-GRANITE_MOE = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=LOCAL_EXPERTS)
+GRANITE_MOE = Family(mixers=heads(qkv_bias=BIAS, o_bias=BIAS), ffns=LOCAL_EXPERTS, parts=GRANITE_PARTS)
 
 
 def _granite_width(config: Config) -> int | None:
@@ -167,6 +168,7 @@ GRANITE_SWA = Family(
     mixers=heads(qkv_bias=BIAS, o_bias=BIAS, sinks=True, reach=listed(first_of_n_full(4, 128), 128)),
     ffns=_GRANITE_SHARED,
     meaningless=frozenset({"layer_rope_theta"}),
+    parts=GRANITE_PARTS,
 )
 
 GLM4_MOE = Family(
@@ -307,13 +309,21 @@ ERNIE_MOE = Family(
     tied=True,
     meaningless=MTP | {"moe_capacity", "moe_gate", "moe_norm_min", "moe_use_aux_free"},
 )
+LING_SHARED = shared_experts(
+    "num_shared_experts", "moe_shared_expert_intermediate_size", "moe_intermediate_size"
+)
 BAILING = Family(
     mixers=heads(
         shape=grouped(), qkv_bias="use_qkv_bias", o_bias="use_bias", qk_norm="head", qk_norm_if="use_qk_norm"
     ),
-    ffns=mixed(after(), experts(shared=shared_experts("num_shared_experts")), mlp(bias="use_bias")),
+    ffns=mixed(after(), experts(shared=LING_SHARED), mlp(bias="use_bias")),
     meaningless=MTP
-    | {"max_window_layers", "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor"},
+    | {
+        "max_window_layers",
+        "moe_router_enable_expert_bias",
+        "moe_router_enable_routed_scaling",
+        "moe_router_topk_scaling_factor",
+    },
 )
 ARIA = Family(
     mixers=heads(qkv_bias=BIAS, o_bias=BIAS),

@@ -149,6 +149,7 @@ ARCTIC = Family(
             "num_experts",
         }
     ),
+    parts={"ffn": ("residual_mlp", "block_sparse_moe.mlp"), "expert": ("block_sparse_moe.experts",)},
 )
 
 FAMILIES = {

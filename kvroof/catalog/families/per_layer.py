@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvroof.catalog.config import MAX_COUNT, Config
 from kvroof.catalog.families.blocks import Reach, Shape, head_shape, heads
 from kvroof.catalog.families.family import Family
+from kvroof.ground.numeric import ceil_div
 from kvroof.spec.architecture import Mixer
 from kvroof.spec.cache import State
 from kvroof.spec.ffn import FFN, DenseFFN
@@ -13,10 +14,6 @@ from kvroof.spec.recurrent import Recurrent
 from kvroof.spec.weights import Weight
 
 _ATTENTION_OFF = ("num_sink_tokens", "sparsify", "unshifted_sink", "use_prefill_window_in_sink_attention")
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
 
 
 def _block(config: Config, layer: int, part: str) -> Config:
@@ -90,7 +87,7 @@ def _nas_ffns(config: Config, layer: int) -> tuple[FFN, ...]:
         factor = ffn.optional_number("ffn_mult")
         if factor is None or not 0 < factor <= 1024:
             ffn.fail("ffn_mult", "is not a factor between 0 and 1024, and it decides the size")
-        inner = _round_up(int(2 * factor * hidden / 3), 256)
+        inner = ceil_div(int(2 * factor * hidden / 3), 256) * 256
     bias = config.boolean("mlp_bias", False)
     return (DenseFFN(hidden_size=hidden, intermediate_size=inner, bias=bias),)
 

@@ -178,20 +178,22 @@ def gated_delta(
     )
 
 
-def kda(*, hidden: int, heads: int, head_dim: int, kernel: int, low_rank: bool) -> Recurrent:
-    """Return Kimi's delta rule, which decays per channel; decay and output gate are low-rank or whole."""
+def kda(
+    *, hidden: int, heads: int, head_dim: int, kernel: int, low_rank: bool, whole_gate: bool = False
+) -> Recurrent:
+    """Return Kimi's delta rule, which decays per channel.
+
+    Decay and output gate are whole, or `low_rank`, in which case the gate may still be whole.
+    """
     width = heads * head_dim
     gates: tuple[Weight, ...] = (
         matrix("f_proj", hidden, width, heads),
         matrix("g_proj", hidden, width, heads),
     )
     if low_rank:
-        gates = (
-            matrix("f_a_proj", hidden, head_dim),
-            matrix("f_b_proj", head_dim, width, heads),
-            matrix("g_a_proj", hidden, head_dim),
-            matrix("g_b_proj", head_dim, width, heads),
-        )
+        decay = (matrix("f_a_proj", hidden, head_dim), matrix("f_b_proj", head_dim, width, heads))
+        narrow = (matrix("g_a_proj", hidden, head_dim), matrix("g_b_proj", head_dim, width, heads))
+        gates = (*decay, *(gates[1:] if whole_gate else narrow))
     inputs = tuple(matrix(f"{part}_proj", hidden, width, heads) for part in "qkv")
     return mixer(
         "kda",

@@ -91,13 +91,16 @@ def mixed(sparse: Sparse, experts: FFNsOf, dense: FFNsOf | None = None) -> FFNsO
     return read
 
 
-def shared_experts(
-    count: str = "n_shared_experts", width: str = "moe_intermediate_size"
-) -> Callable[[Config], int | None]:
-    """Return the width of the shared experts, which run as one MLP: `count` times `width`."""
+def shared_experts(count: str = "n_shared_experts", *widths: str) -> Callable[[Config], int | None]:
+    """Return the width of the shared experts, which run as one MLP: `count` times the width of one.
+
+    That is the first of the keys `widths` that is there, `moe_intermediate_size` where none are given.
+    """
+    keys = widths or ("moe_intermediate_size",)
 
     def read(config: Config) -> int | None:
         number = config.integer(count, 0, minimum=0)
+        width = next((key for key in keys if config.has(key)), keys[-1])
         return number * config.integer(width) if number else None
 
     return read

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from kvroof.catalog.config import Config
 from kvroof.catalog.families.blocks import (
+    BLOCK_SPARSE,
     Reach,
     Shape,
     experts,
@@ -199,6 +200,7 @@ MINIMAX_M3 = Family(
         "moe_intermediate_size",
         "n_shared_experts",
     },
+    parts=BLOCK_SPARSE,
 )
 
 
@@ -294,6 +296,7 @@ STEP = Family(
         "norm_expert_weight",
         "sliding_window",
     },
+    parts={"expert": ("moe",), "shared_expert": ("share_expert",)},
 )
 
 
@@ -358,6 +361,7 @@ JETMOE = Family(
     ),
     tied=True,
     meaningless=frozenset({"num_attention_heads"}),
+    parts={"expert": ("mlp",)},
 )
 
 FAMILIES = {

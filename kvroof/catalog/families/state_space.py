@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kvroof.catalog.config import Config
-from kvroof.catalog.families.blocks import experts, heads, mlp
+from kvroof.catalog.families.blocks import GRANITE_PARTS, experts, heads, mlp
 from kvroof.catalog.families.family import MAX_LAYERS, Family, layer_count
 from kvroof.catalog.families.recurrences import auto_integer, mamba1, mamba2
 from kvroof.spec.architecture import Mixer
@@ -298,6 +298,9 @@ FALCON_H1 = Family(
             "attention_in_multiplier",
             "attention_out_multiplier",
             "lm_head_multiplier",
+            "ssm_in_multiplier",
+            "ssm_multipliers",
+            "ssm_out_multiplier",
         }
     ),
 )
@@ -336,6 +339,7 @@ NEMOTRON_H = Family(
             "ssm_state_size",
         }
     ),
+    parts={"expert": ("mixer.experts",), "shared_expert": ("mixer.shared_experts",), "mamba2": ("mixer",)},
 )
 _ONLY_MAMBA = Family(mixers=_mamba, ffns=no_ffn, norms=1, tied=True)
 
@@ -360,6 +364,7 @@ FAMILIES = {
         meaningless=frozenset(
             {"mamba_d_state", "mamba_n_heads", "mamba_d_head", "num_experts_per_tok", "intermediate_size"}
         ),
+        parts=GRANITE_PARTS,
     ),
     "falcon_h1": FALCON_H1,
     "nemotron_h": NEMOTRON_H,
