@@ -19,6 +19,7 @@ from kvroof.calibration.profile import Calibration, write_profile
 from kvroof.calibration.served import read_points
 from kvroof.calibration.sources import OwnPoints
 from kvroof.catalog.profiles import load_hardware
+from kvroof.catalog.whole_file import writable
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 
@@ -62,7 +63,8 @@ def calibrate(
         raise BadInput(
             f"{count} is outside {FEWEST} to {MOST}", where="--count", way_out=f"{POINTS} is enough"
         )
-    _check_out(out)
+    if out is not None:
+        writable(out, (".toml",), "--out")
     machine = load_hardware(hardware)
     if source == "aiconfigurator":
         tables = installed()
@@ -134,7 +136,8 @@ def calibrate_points(
     Raises:
         BadInput: A file, name or point that cannot be used, or several machines or frameworks.
     """
-    _check_out(out)
+    if out is not None:
+        writable(out, (".toml",), "--out")
     asked = dict(known or {})
     chosen = choose(read_points(Path(path), asked).points, asked, path)
     first = chosen[0]
@@ -163,10 +166,3 @@ def calibrate_points(
         before=found.before,
         after=found.after,
     )
-
-
-def _check_out(out: str | None) -> None:
-    if out is not None and not out.endswith(".toml"):
-        raise BadInput(
-            f"{out[:80]!r} is not a .toml file", where="--out", way_out="give a path that ends in .toml"
-        )

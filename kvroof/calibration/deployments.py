@@ -6,23 +6,24 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kvroof.calibration.load import SERVED, load_calibration
+from kvroof.calibration.load import SERVED, efficiencies
 from kvroof.calibration.served import ServedPoint
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record
-from kvroof.memory.budget import Budget, max_seqs
+from kvroof.memory.budget import max_seqs
 from kvroof.memory.demand import equal_lengths
-from kvroof.roofline.efficiency import IDENTITY, Efficiency
+from kvroof.roofline.efficiency import Efficiency
 from kvroof.roofline.plan import Plan
 from kvroof.roofline.roofline import Timed, serial_s
+from kvroof.serving.room import budgets
 from kvroof.serving.spread import log_spread
 from kvroof.serving.steady.closed_loop import TTFT_ERROR, ClosedLoop, closed_loop
+from kvroof.serving.step_times import check_not_crossing
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.hardware import Hardware
-from kvroof.spec.params import weight_bytes
-from kvroof.spec.stages import stage_models
+from kvroof.spec.parallel import Layout
 from kvroof.spec.workload import decode, mixed, prefill
 
 FROM_MAPE = math.sqrt(math.pi / 2)
@@ -117,21 +118,18 @@ class Deployments:
         Raises:
             KvroofError: A model, machine, dtype or layout that cannot be.
         """
-        layout = (point.tp, point.pp, point.dp, point.ep, point.dcp)
-        key = (point.model, point.hardware, point.framework, point.weights_dtype, point.kv_dtype, *layout)
+        layout = Layout(tp=point.tp, pp=point.pp, dp=point.dp, ep=point.ep, dcp=point.dcp)
+        key = (point.model, point.hardware, point.framework, point.weights_dtype, point.kv_dtype, layout)
         if key not in self._steps:
             if point.model not in self._models:
                 self._models[point.model] = load_model(point.model)
+            check_not_crossing(self._models[point.model])
             machine = self._machine(point.hardware)
             self._steps[key] = Steps(
                 Plan.of(
                     self._models[point.model],
                     machine,
-                    tp=point.tp,
-                    pp=point.pp,
-                    dp=point.dp,
-                    ep=point.ep,
-                    dcp=point.dcp,
+                    layout=layout,
                     kv_dtype=point.kv_dtype,
                     weights_dtype=point.weights_dtype,
                     efficiency=self._efficiency(machine.name, point.framework),
@@ -211,27 +209,17 @@ class Deployments:
 
     def _efficiency(self, machine: str, framework: str) -> Efficiency:
         if (machine, framework) not in self._efficiencies:
-            found = self._efficiency_of_all
-            found = found or load_calibration(self._calibration, machine, framework or None)
-            self._efficiencies[machine, framework] = found or IDENTITY
+            self._efficiencies[machine, framework] = (
+                self._efficiency_of_all
+                or efficiencies(self._calibration, [machine], framework or None)[machine]
+            )
         return self._efficiencies[machine, framework]
 
 
 def _fitting(plan: Plan, tokens: int, seqs: int) -> int:
     """Return how many of `seqs` sequences of `tokens` the memory of every stage holds."""
     held = equal_lengths(tokens, seqs)
-    budgets = [
-        Budget(
-            model=stage,
-            capacity_bytes=plan.hardware.capacity_bytes,
-            weights_bytes=weight_bytes(stage, plan.formats, plan.layout),
-            kv_format=plan.kv_format,
-            allocator=plan.allocator,
-            layout=plan.layout.stage,
-        )
-        for stage in stage_models(plan.model, plan.layout.pp)
-    ]
-    return min(seqs if budget.holds(held) else max_seqs(budget, tokens) for budget in budgets)
+    return min(seqs if budget.holds(held) else max_seqs(budget, tokens) for budget in budgets(plan))
 
 
 def mean_lengths(point: ServedPoint) -> tuple[int, int]:

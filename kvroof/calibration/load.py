@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
@@ -15,7 +16,7 @@ from kvroof.calibration.profile import (
     read_profile,
 )
 from kvroof.ground.errors import UnknownName
-from kvroof.roofline.efficiency import Efficiency, Kernel, Wire
+from kvroof.roofline.efficiency import GENERIC, IDENTITY, Efficiency, Kernel, Wire
 
 PREFERRED = ("vllm", "sglang", "tensorrt-llm")
 """Frameworks in the order `auto` takes them."""
@@ -28,6 +29,7 @@ RELATIVES = {
     "a100-pcie-40gb": "a100-sxm-80gb",
     "a100-pcie-80gb": "a100-sxm-80gb",
     "a10g": "a100-sxm-80gb",
+    "a40": "a100-sxm-80gb",
     "rtx-3090": "a100-sxm-80gb",
     "h100-pcie": "h100-sxm",
     "h100-nvl": "h100-sxm",
@@ -66,6 +68,23 @@ def load_calibration(
     if found is None:
         return None
     return efficiency_of(found, None if found.hardware in ("", hardware_name) else hardware_name)
+
+
+def efficiencies(
+    name_or_path: str, machines: Iterable[str], framework: str | None = None
+) -> dict[str, Efficiency]:
+    """Return what each of the machines is priced with, by its name; the identity gives bounds.
+
+    Where one of them has a profile and another none, that one takes a typical machine's: a bound beside a
+    prediction would always win. See `load_calibration` for the arguments.
+
+    Raises:
+        UnknownName: No profile of that name.
+        BadInput: A file that cannot be used.
+    """
+    found = {machine: load_calibration(name_or_path, machine, framework) for machine in machines}
+    typical = load_calibration(GENERIC, "") if any(found.values()) and not all(found.values()) else None
+    return {machine: own or typical or IDENTITY for machine, own in found.items()}
 
 
 def find_profile(name_or_path: str, hardware_name: str, framework: str | None = None) -> Calibration | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from kvroof.catalog.bounded import read_text
 from kvroof.catalog.names import closest, data_folder
 from kvroof.catalog.whole_file import write_whole
 from kvroof.ground.errors import BadInput, UnknownName
@@ -159,10 +160,8 @@ def read_profile(name_or_path: str) -> Calibration:
                 way_out=near or "use auto, none or a .toml file",
             )
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"is larger than {MAX_BYTES:,} bytes", where=str(path))
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        data = tomllib.loads(read_text(path, MAX_BYTES, "a calibration profile"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BadInput(
             f"cannot be read: {error}", where=str(path), way_out="give a calibration profile"
         ) from None

@@ -16,6 +16,7 @@ from typing import Any
 
 from kvroof.calibration import silicon_sample
 from kvroof.calibration.benchmarks import as_columns
+from kvroof.catalog.bounded import read_text
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 
@@ -165,14 +166,7 @@ def _said(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file as mappings."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"is larger than {MAX_BYTES:,} bytes", where=str(path))
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"cannot be read: {error}", where=str(path), way_out="give a CSV or JSON file"
-        ) from None
+    text = read_text(path, MAX_BYTES, "a CSV or JSON file")
     rows = _json_rows(text, path) if text.lstrip()[:1] in ("{", "[") else _csv_rows(text, path)
     if not rows:
         raise BadInput("has no rows", where=str(path), way_out="give at least one measured point")

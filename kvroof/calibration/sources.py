@@ -8,6 +8,7 @@ are CSV with a column for each field of `Points`.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -16,11 +17,13 @@ import numpy as np
 
 from kvroof.calibration import work
 from kvroof.calibration.points import Column, Points, column
+from kvroof.catalog.bounded import read_text
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.spec.hardware import Hardware
 
 MAX_ROWS = 2_000_000
+MAX_BYTES = 2**28
 OWN_COLUMNS = ("family", "dtype", "flops", "hbm_bytes", "items", "depth", "scores", "seconds")
 COMPUTE = {
     "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block": "fp8", "int8": "int8",
@@ -152,21 +155,21 @@ def read_csv(path: Path, needed: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         BadInput: The file cannot be read, is too long, or lacks a column.
     """
+    text = read_text(path, MAX_BYTES, "a CSV file")
+    found: dict[str, list[str]] = {name: [] for name in needed}
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            missing = [name for name in needed if name not in (rows.fieldnames or ())]
-            if missing:
-                raise BadInput(
-                    f"has no column {missing[0]}", where=str(path), way_out=f"it needs {', '.join(needed)}"
-                )
-            found: dict[str, list[str]] = {name: [] for name in needed}
-            for number, row in enumerate(rows):
-                if number >= MAX_ROWS:
-                    raise BadInput(f"has more than {MAX_ROWS:,} rows", where=str(path))
-                for name in needed:
-                    found[name].append(row[name] or "")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        missing = [name for name in needed if name not in (rows.fieldnames or ())]
+        if missing:
+            raise BadInput(
+                f"has no column {missing[0]}", where=str(path), way_out=f"it needs {', '.join(needed)}"
+            )
+        for number, row in enumerate(rows):
+            if number >= MAX_ROWS:
+                raise BadInput(f"has more than {MAX_ROWS:,} rows", where=str(path))
+            for name in needed:
+                found[name].append(row[name] or "")
+    except csv.Error as error:
         raise BadInput(f"cannot be read: {error}", where=str(path), way_out="give a CSV file") from None
     if not found[needed[0]]:
         raise BadInput("has no rows", where=str(path), way_out="give at least one measured point")

@@ -1,7 +1,7 @@
 """Predictions against measured end-to-end points: the error of TTFT and TPOT, by what one likes to know.
 
 Nothing is fitted here. A point is predicted from its conditions alone, with the machine's profile, and the
-closed loop of `serving.closed_loop`.
+closed loop of `kvroof.serving.steady.closed_loop`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kvroof.calibration.served import ServedPoint
 from kvroof.ground.errors import BadInput, KvroofError
 from kvroof.ground.record import record, static
 from kvroof.serving.spread import around
+from kvroof.spec.parallel import shared_axes
 
 BY = ("model", "hw", "framework", "mode", "regime", "source", "layout", "version", "weights", "lengths")
 SMALL, LARGE = 8, 64
@@ -200,7 +201,6 @@ def _reason(point: ServedPoint, error: KvroofError) -> str:
 
 def _value(point: ServedPoint, name: str) -> str:
     """Return what a point is grouped by."""
-    axes = (("tp", point.tp), ("pp", point.pp), ("dp", point.dp), ("ep", point.ep), ("dcp", point.dcp))
     values = {
         "model": point.model,
         "hw": point.hardware,
@@ -208,7 +208,7 @@ def _value(point: ServedPoint, name: str) -> str:
         "mode": point.mode,
         "regime": _regime(math.ceil(point.concurrency / point.dp)),
         "source": point.source,
-        "layout": " ".join(f"{axis} {ranks}" for axis, ranks in axes if ranks > 1) or "alone",
+        "layout": " ".join(f"{axis} {ranks}" for axis, ranks in shared_axes(point).items()) or "alone",
         "version": point.version or "not recorded",
         "weights": point.weights_dtype,
         "lengths": f"{point.isl}/{point.osl}",

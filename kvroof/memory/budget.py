@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvroof.ground.errors import BadInput
-from kvroof.ground.numeric import maximum, minimum
+from kvroof.ground.numeric import largest, minimum
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator
 from kvroof.memory.demand import Demand, equal_lengths
@@ -26,10 +26,11 @@ USUAL_TOKENS = 8192
 
 @record
 class Draft:
-    """A small model that drafts tokens for the large one, with the format of its cache."""
+    """A small model that drafts tokens for the large one, with the format of its cache and its layout."""
 
     model: Architecture
     kv_format: KVFormat = BF16_KV
+    layout: Layout = Layout()
 
 
 @record
@@ -90,21 +91,21 @@ class Budget:
     def kv_bytes(self, demand: Demand) -> int:
         """Return what is allocated for `demand` on the fullest rank, the encoder's tokens beside it."""
         demand = replace(demand, encoder_tokens=self.encoder_tokens)
-        size = self._cache_bytes(cached_on_device(self.model), demand, self.kv_format)
+        size = self._cache_bytes(cached_on_device(self.model), demand, self.kv_format, self.layout)
         if self.draft is None:
             return size
-        return size + self._cache_bytes(self.draft.model, demand, self.draft.kv_format)
+        return size + self._cache_bytes(self.draft.model, demand, self.draft.kv_format, self.draft.layout)
 
     def host_kv_bytes(self, demand: Demand) -> int:
         """Return the cache of one rank that lives in host memory."""
         away = cached_on_host(self.model)
-        return self._cache_bytes(away, demand, self.kv_format)
+        return self._cache_bytes(away, demand, self.kv_format, self.layout)
 
-    def _cache_bytes(self, model: Architecture, demand: Demand, kv_format: KVFormat) -> int:
+    def _cache_bytes(self, model: Architecture, demand: Demand, kv_format: KVFormat, layout: Layout) -> int:
         if not model.layers:
             return 0
         kv, state = engine_formats(model, self.allocator, kv_format, self.state_format)
-        return cache_bytes(model, demand, self.allocator, kv, state, self.layout)
+        return cache_bytes(model, demand, self.allocator, kv, state, layout)
 
     def holds(self, demand: Demand) -> bool:
         """Return whether weights, reserve and `demand` stay within the budget."""
@@ -119,30 +120,6 @@ def check_utilization(utilization: float) -> None:
     """
     if not 0 < utilization <= 1:
         raise BadInput(f"{utilization} is not above 0 and at most 1", where="--utilization")
-
-
-def largest(holds: Callable[[int], bool], limit: int, guess: int = 1) -> int:
-    """Return the largest n in 0..limit for which `holds`, which is monotone; 0 when none does.
-
-    An exact inverse by bisection, so that it is right also where growth is not linear. A good `guess` saves
-    most of the trials.
-    """
-    low, high, step = 0, limit + 1, 1
-    guess = minimum(maximum(guess, 1), limit)
-    if holds(guess):
-        low = guess
-        while low + step <= limit and holds(low + step):
-            low, step = low + step, step * 2
-        high = minimum(low + step, high)
-    else:
-        high = guess
-        while high - step >= 1 and not holds(high - step):
-            high, step = high - step, step * 2
-        low = maximum(high - step, 0)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
 
 
 def max_seqs(budget: Budget, tokens: int) -> int:

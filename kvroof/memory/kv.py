@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import minimum
 from kvroof.ground.record import record, static
 from kvroof.memory.allocators import Allocator, Slots, one_copy, slots
 from kvroof.memory.demand import Demand, along_context, busiest, equal_lengths, ragged
 from kvroof.memory.engines.engine import Figures, Formats
 from kvroof.memory.layers import caches as caches
+from kvroof.memory.layers import fixed_bytes as fixed_bytes
+from kvroof.memory.layers import has_state
 from kvroof.memory.layers import states as states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache, State
@@ -129,21 +132,17 @@ def _slots(demand: Demand, cache: Cache, allocator: Allocator) -> Slots:
     return slots(demand, cache.reach, allocator)
 
 
-def fixed_bytes(model: Architecture, state: StateFormat = HF_STATE, tp: int = 1) -> int:
-    """Return the state bytes that one sequence holds on one of `tp` ranks, whatever its length."""
-    return sum(layers * state.state_bytes(held, tp) for _, held, layers in states(model))
-
-
 def growth_bytes(model: Architecture, tokens: int, kv: KVFormat = BF16_KV) -> int:
     """Return what a token adds to the payload of one sequence of `tokens`, a full window nothing.
 
     An entry that several tokens share (DeepSeek-V4) counts by its share, rounded down over the layers.
     """
-    return sum(
-        layers * kv.token_bytes(cache) // _tokens_per_entry(cache)
-        for cache, layers in caches(model)
-        if cache.reach.kept(tokens + _tokens_per_entry(cache)) > cache.reach.kept(tokens)
-    )
+    added = 0
+    for cache, layers in caches(model):
+        shared = _tokens_per_entry(cache)
+        grows = minimum(cache.reach.kept(tokens + shared) - cache.reach.kept(tokens), 1)
+        added += layers * kv.token_bytes(cache) // shared * grows
+    return added
 
 
 def _tokens_per_entry(cache: Cache) -> int:
@@ -310,7 +309,7 @@ def assumptions(
         said.append(f"windowed layers keep min(T, W) tokens, W = {', '.join(map(str, windows))}")
     if any(c.kind.startswith("mla") for c, _ in caches(model)):
         said.append("latent attention stores one latent and one rotary key per token, for all heads")
-    if allocator.engine is None and any(True for _ in states(model)):
+    if allocator.engine is None and has_state(model):
         said.append(
             f"fixed state as Hugging Face keeps it: d_conv columns in {state_format.conv.name}, recurrence in"
             f" {state_format.recurrent.name}"

@@ -225,7 +225,11 @@ def _assumptions(budget: Budget, demand: Demand, longest: int) -> tuple[str, ...
             "CUDA graphs are not counted: add --cuda-graphs with what the engine's log says they took"
         )
     if budget.draft is not None:
-        said.append(f"the draft model {budget.draft.model.name} caches the same tokens")
+        whole = budget.draft.layout.tp < budget.layout.tp
+        said.append(
+            f"the draft model {budget.draft.model.name} caches the same tokens"
+            + (f", whole on one rank: it is not split over {budget.layout.tp}" if whole else "")
+        )
     if budget.host_weights_bytes or budget.host_kv_bytes(demand):
         said.append("what is offloaded must fit into host memory, which is not checked")
         if not budget.kv_bytes(demand):

@@ -136,7 +136,7 @@ def budget_terms(
     non_torch: int | None = None,
     graphs: int | None = None,
     lora: tuple[int, int] | None = None,
-    draft: Architecture | None = None,
+    draft: tuple[Architecture, Layout] | None = None,
 ) -> tuple[Term, ...]:
     """Return what stands beside weights and cache under each name.
 
@@ -155,7 +155,7 @@ def budget_terms(
         non_torch: The runtime, where it is known.
         graphs: The captured graphs.
         lora: How many adapters of which rank.
-        draft: A draft model, whose weights are counted.
+        draft: A draft model, whose weights are counted, and how it is laid over the ranks.
 
     Raises:
         BadInput: A step of no tokens, or a number of adapters that cannot be.
@@ -184,8 +184,8 @@ def budget_terms(
     if lora is not None:
         found.append(adapters(model, *lora, tp))
     if draft is not None:
-        size = weight_bytes(draft, None, Layout(tp=tp))
-        words = f"weights of {draft.name}, counted tensor by tensor = {size:,} B"
+        size = weight_bytes(draft[0], None, draft[1])
+        words = f"weights of {draft[0].name}, counted tensor by tensor = {size:,} B"
         found.append(Term(name="draft weights", term_bytes=size, arithmetic=words, loaded=True))
     return tuple(term for term in found if term is not None)
 

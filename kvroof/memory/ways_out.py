@@ -8,8 +8,9 @@ from typing import Any
 
 from kvroof.ground.dtypes import DTYPES
 from kvroof.ground.errors import KvroofError
+from kvroof.ground.numeric import largest
 from kvroof.ground.record import record, static
-from kvroof.memory.budget import Budget, largest, max_seqs, max_tokens
+from kvroof.memory.budget import Budget, max_seqs, max_tokens
 from kvroof.memory.demand import Demand
 from kvroof.spec.architecture import Architecture, Mixer
 from kvroof.spec.attention import GroupedAttention

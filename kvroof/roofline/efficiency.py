@@ -220,3 +220,5 @@ def _relatives(wanted: str) -> tuple[str, ...]:
 
 IDENTITY = Efficiency()
 """Reaches every peak and launches for free: what is priced with it is a bound."""
+GENERIC = "generic"
+"""The name of the shipped calibration of a typical machine."""

@@ -55,6 +55,7 @@ class Plan:
         model: Architecture | str | Path,
         hardware: Hardware | str | Path,
         *,
+        layout: Layout | None = None,
         tp: int = 1,
         pp: int = 1,
         dp: int = 1,
@@ -78,6 +79,7 @@ class Plan:
         Args:
             model: A catalog name, a path to a config, or an architecture.
             hardware: A catalog name, a path to a profile, or a machine.
+            layout: How the model is laid over devices, in place of `tp` to `redundant_experts`.
             tp: Tensor-parallel ranks.
             pp: Pipeline stages.
             dp: Groups of ranks, each with sequences of its own; experts are dealt over all of them.
@@ -97,16 +99,20 @@ class Plan:
             adapter_rank: Their rank.
 
         Raises:
-            BadInput: An impossible layout, dtype or name.
+            BadInput: An impossible layout, dtype or name, or a layout beside ranks.
         """
         arch = model if isinstance(model, Architecture) else load_model(model)
         machine = hardware if isinstance(hardware, Hardware) else load_hardware(str(hardware))
-        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, redundant_experts=redundant_experts)
+        ranks = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, redundant_experts=redundant_experts)
+        if layout is not None and ranks != ALONE:
+            raise BadInput("a layout has its ranks", where="layout", way_out="leave tp and the others out")
+        layout = layout or ranks
         check_layout(arch, layout)
-        if expert_imbalance is not None and not 1 <= expert_imbalance <= ep:
+        if expert_imbalance is not None and not 1 <= expert_imbalance <= layout.ep:
             raise BadInput(
-                f"{expert_imbalance} is not between 1 and {ep}: the busiest rank's load over the mean's",
+                f"{expert_imbalance} is not between 1 and {layout.ep}",
                 where="--expert-imbalance",
+                way_out="give the busiest rank's load over the mean's",
             )
         if not (0 <= adapters <= MAX_ADAPTERS and 1 <= adapter_rank <= MAX_ADAPTERS):
             raise BadInput(f"{adapters} adapters of rank {adapter_rank} cannot be", where="--adapters")

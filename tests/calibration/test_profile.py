@@ -5,7 +5,13 @@ import tomllib
 import pytest
 
 from kvroof.calibration.build import pooled
-from kvroof.calibration.load import RELATIVES, TRANSFER_SIGMA, known_calibration, load_calibration
+from kvroof.calibration.load import (
+    RELATIVES,
+    TRANSFER_SIGMA,
+    efficiencies,
+    known_calibration,
+    load_calibration,
+)
 from kvroof.calibration.profile import (
     calibration_folder,
     calibration_names,
@@ -102,6 +108,17 @@ def test_a_relative_stands_in_with_a_wider_error_and_says_so(chip):
     assert "transferred" in found.notes[0]
     assert all(found.sigma[f] >= max(own.sigma[f], TRANSFER_SIGMA) for f in own.sigma)
     assert (found.held_out_mape or 0) > (own.held_out_mape or 0)
+
+
+def test_a_bound_is_never_compared_with_a_prediction():
+    def names(calibration, *machines):
+        return [found.name for found in efficiencies(calibration, machines).values()]
+
+    assert names("auto", "mi300x") == [None]
+    assert names("auto", "mi300x", "tpu-v5e") == [None, None]
+    assert names("auto", "h100-sxm", "mi300x") == ["h100-sxm-vllm", "generic"]
+    assert names("auto", "h100-sxm", "h200-sxm") == ["h100-sxm-vllm", "h200-sxm-vllm"]
+    assert names("none", "h100-sxm", "mi300x") == [None, None]
 
 
 def test_an_unknown_calibration_gets_the_nearest_names():

@@ -383,9 +383,12 @@ def test_every_engine_answers_kv_and_fit(kvroof, engine):
     answer = kvroof("fit", "llama-3.1-8b", "h100-sxm", "--engine", engine, "--adapters", 2, "--json")
     assert answer.code == 0
     assert answer.json["engine"] == engine
-    assert answer.json["flags"]
+    assert any("lora" in flag for flag in answer.json["flags"])
     assert sum(t["term_bytes"] for t in answer.json["terms"]) == answer.json["reserve_bytes"]
-    assert kvroof("fit", "llama-3.1-8b", "h100-sxm", "--engine", engine).code == 0
+    without = kvroof("fit", "llama-3.1-8b", "h100-sxm", "--engine", engine, "--json")
+    assert without.code == 0
+    assert without.json["flags"]
+    assert not any("lora" in flag for flag in without.json["flags"])
 
 
 @pytest.mark.parametrize(

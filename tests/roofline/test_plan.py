@@ -19,6 +19,16 @@ def test_names_and_records_make_the_same_plan():
     )
 
 
+def test_a_layout_and_its_ranks_make_the_same_plan():
+    layout = Layout(tp=16, dcp=2)
+    assert Plan.of("llama-3.1-70b", "h100-sxm", layout=layout) == Plan.of(
+        "llama-3.1-70b", "h100-sxm", tp=16, dcp=2
+    )
+    assert Plan.of("llama-3.1-8b", "h100-sxm", layout=Layout()).layout == Layout()
+    with pytest.raises(BadInput, match="layout"):
+        Plan.of("llama-3.1-70b", "h100-sxm", layout=layout, tp=2)
+
+
 def test_a_plans_time_is_its_operations_priced():
     plan = Plan.of("qwen3-30b-a3b", "h100-sxm", tp=4)
     step = decode(8, 1000)

@@ -30,6 +30,7 @@ KINDS = {
     "nvidia a100 80gb pcie": "a100-pcie-80gb",
     "nvidia a100-pcie-40gb": "a100-pcie-40gb",
     "nvidia a10g": "a10g",
+    "nvidia a40": "a40",
     "nvidia l4": "l4",
     "nvidia l40s": "l40s",
     "nvidia rtx 6000 ada generation": "rtx-6000-ada",

@@ -1,17 +1,17 @@
-"""What every engine answers: what it stores, what it sets aside, what its log says, what its flags are."""
+"""What engines are asked and answer: what they set aside, what they log; what several store alike."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from kvroof.ground.dtypes import DTYPES
+from kvroof.ground.errors import Unsupported
 from kvroof.ground.record import record, static
 from kvroof.memory.demand import Demand
 from kvroof.memory.layers import caches
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.precision import FP8_PACKED, INDEX_ROW, KVFormat, StateFormat
-from kvroof.spec.reach import Encoder
+from kvroof.spec.reach import Encoder, Strided
 
 Formats: TypeAlias = tuple[KVFormat, StateFormat]
 
@@ -66,46 +66,18 @@ class Question:
     adapter_rank: int = 0
 
 
-class Engine(Protocol):
-    """One engine with its flags; a record in a module of its own."""
+def check_modelled(model: Architecture, engine: str, indexed: bool = True) -> None:
+    """Refuse caches that are not modelled for an engine: compressed ones, and index keys unless `indexed`.
 
-    @property
-    def name(self) -> str:
-        """The engine's name."""
-        ...
-
-    @property
-    def block_size(self) -> int:
-        """Tokens in the smallest piece that it sets aside."""
-        ...
-
-    def formats(self, model: Architecture, kv: KVFormat, state: StateFormat) -> Formats:
-        """Return how the engine stores what was asked for in these formats."""
-        ...
-
-    def hold(
-        self, model: Architecture, demand: Demand, kv: KVFormat, state: StateFormat, tp: int = 1
-    ) -> Held:
-        """Return what the engine sets aside for `demand` on one of `tp` ranks."""
-        ...
-
-    def figures(
-        self, model: Architecture, available_bytes: int, kv: KVFormat, state: StateFormat, tp: int = 1
-    ) -> Figures:
-        """Return what the engine logs when a rank has `available_bytes` for its cache."""
-        ...
-
-    def budget_bytes(self, capacity: int, share: Fraction, weights: int, loaded: int, running: int) -> int:
-        """Return what weights, terms (loaded with them, or taken while steps run) and cache may take."""
-        ...
-
-    def flags(self, question: Question) -> tuple[str, ...]:
-        """Return the command-line flags of this deployment in the engine's own names."""
-        ...
-
-    def sentences(self, model: Architecture) -> tuple[str, ...]:
-        """Return what the engine takes for granted."""
-        ...
+    Raises:
+        Unsupported: The model has such a cache.
+    """
+    if any(isinstance(c.reach, Strided) or (c.index_width and not indexed) for c, _ in caches(model)):
+        raise Unsupported(
+            f"{'compressed' if indexed else 'sparse and compressed'} caches are not modelled for {engine}",
+            where=model.name,
+            way_out="use --allocator paged",
+        )
 
 
 def fp8_as_kernels_store_it(model: Architecture, kv: KVFormat) -> KVFormat:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from kvroof.ground.errors import BadInput, KvroofError
+from kvroof.ground.numeric import largest
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
 from kvroof.memory.allocators import AnyEngine
@@ -268,12 +269,7 @@ def _longest(size: float | None) -> Prediction:
             return None
         assert isinstance(asked.engine, VLLM)
         pool = asked.engine.pool(asked.model, *asked.stored, asked.tp)
-        low, high = 0, 2**40
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = pool.request_blocks(middle) * pool.block_bytes <= size
-            low, high = (middle, high) if fits else (low, middle)
-        return float(low)
+        return float(largest(lambda n: pool.request_blocks(n) * pool.block_bytes <= size, 2**40 - 1))
 
     return predict
 

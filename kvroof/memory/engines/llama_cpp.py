@@ -13,17 +13,16 @@ from typing import Literal, TypeAlias
 
 from kvroof.ground.dtypes import DTYPES
 from kvroof.ground.errors import BadInput, Unsupported
-from kvroof.ground.numeric import ceil_div
+from kvroof.ground.numeric import ceil_div, largest
 from kvroof.ground.record import record, static
 from kvroof.ground.units import MIB
 from kvroof.memory.demand import Demand, equal_lengths
-from kvroof.memory.engines.engine import Figures, Formats, Held, Question, is_cross
-from kvroof.memory.layers import states
+from kvroof.memory.engines.engine import Figures, Formats, Held, Question, check_modelled, is_cross
+from kvroof.memory.layers import fixed_bytes, has_state
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.attention import LatentAttention
 from kvroof.spec.cache import Cache
 from kvroof.spec.precision import KVFormat, StateFormat
-from kvroof.spec.reach import Strided
 
 PAD = 256
 MAX_CONTEXT = 2**32
@@ -68,15 +67,10 @@ class LlamaCpp:
         Raises:
             Unsupported: Compressed caches or index keys.
         """
+        check_modelled(model, "llama.cpp", indexed=False)
         for group in model.layers:
             for mixer in group.layer.mixers:
                 for cache in mixer.caches:
-                    if isinstance(cache.reach, Strided) or cache.index_width:
-                        raise Unsupported(
-                            "sparse and compressed caches are not modelled for llama.cpp",
-                            where=model.name,
-                            way_out="use --allocator paged",
-                        )
                     size = kv.token_bytes(cache)
                     if isinstance(mixer, LatentAttention) and self.mla == "expanded":
                         n = mixer.num_heads
@@ -118,10 +112,9 @@ class LlamaCpp:
                 size += layers * each * demand.encoder_tokens * demand.seqs
             else:
                 size += layers * each * self.cells(cache, context, demand.seqs) * streams
-        fixed = sum(layers * state.state_bytes(s) for _, s, layers in states(model))
         total = context * streams
         return Held(
-            held_bytes=size + demand.seqs * fixed,
+            held_bytes=size + demand.seqs * fixed_bytes(model, state),
             blocks=total // PAD,
             slots=total,
             used=min(total, demand.tokens),
@@ -138,16 +131,11 @@ class LlamaCpp:
         def takes(blocks: int) -> int:
             return self.hold(model, equal_lengths(blocks * PAD, 1), kv, state, tp).held_bytes
 
-        low, high, most = 0, 1, ceil_div(model.max_position_embeddings or MAX_CONTEXT, PAD)
+        most = ceil_div(model.max_position_embeddings or MAX_CONTEXT, PAD)
         if takes(MAX_CONTEXT // PAD) > available_bytes:
             most = MAX_CONTEXT // PAD
-        while high <= most and takes(high) <= available_bytes:
-            low, high = high, high * 2
-        high = min(high, most + 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if takes(middle) <= available_bytes else (low, middle)
-        context = low * PAD
+        blocks = largest(lambda n: takes(n) <= available_bytes, most)
+        context = blocks * PAD
         lines = tuple(
             f"llama_kv_cache: size = {size / MIB:.2f} MiB ({cells} cells, {layers} layers, 1/1 seqs)"
             for size, cells, layers in self.buffers(model, context, 1, kv)
@@ -155,9 +143,9 @@ class LlamaCpp:
         return Figures(
             name=self.name,
             available_bytes=available_bytes,
-            num_blocks=low,
+            num_blocks=blocks,
             block_size=PAD,
-            block_bytes=takes(low + 1) - takes(low),
+            block_bytes=takes(blocks + 1) - takes(blocks),
             kv_cache_tokens=context,
             max_model_len=context,
             max_requests=1 if context else 0,
@@ -196,6 +184,7 @@ class LlamaCpp:
             "--n-gpu-layers 999",
             "--flash-attn on" if v not in ("f16", "f32") else "--flash-attn auto",
             *(["--swa-full"] if self.swa_full else []),
+            *(["--lora FILE,... (one file for each adapter)"] if question.adapters else []),
         )
 
     def sentences(self, model: Architecture) -> tuple[str, ...]:
@@ -203,7 +192,7 @@ class LlamaCpp:
         said = [f"llama.cpp: one context for all sequences, padded to {PAD} cells"]
         if not self.unified:
             said = [f"llama.cpp: one context per sequence, each padded to {PAD} cells"]
-        if any(True for _ in states(model)):
+        if has_state(model):
             said.append("states in fp32, convolution and recurrence, one per sequence")
         return tuple(said)
 

@@ -16,11 +16,18 @@ from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
 from kvroof.memory.demand import Demand
-from kvroof.memory.engines.engine import Figures, Formats, Held, Question, fp8_as_kernels_store_it, is_cross
-from kvroof.memory.layers import caches, states
+from kvroof.memory.engines.engine import (
+    Figures,
+    Formats,
+    Held,
+    Question,
+    check_modelled,
+    fp8_as_kernels_store_it,
+    is_cross,
+)
+from kvroof.memory.layers import caches, fixed_bytes, has_state
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.precision import KVFormat, StateFormat
-from kvroof.spec.reach import Strided
 
 RADIX_SLOTS = 3
 """State slots per running request with the radix cache, which keeps states to go back to; 1 without."""
@@ -84,14 +91,9 @@ class SGLang:
         Raises:
             Unsupported: Compressed caches, or nothing to cache.
         """
+        check_modelled(model, "SGLang")
         held = list(caches(model))
-        if any(isinstance(cache.reach, Strided) for cache, _ in held):
-            raise Unsupported(
-                "compressed caches are not modelled for SGLang",
-                where=model.name,
-                way_out="use --allocator paged",
-            )
-        if not held and not any(True for _ in states(model)):
+        if not held and not has_state(model):
             raise Unsupported("holds no cache and no state", where=model.name)
         mixed = any(cache.reach.window is None and not is_cross(cache.reach) for cache, _ in held)
         k = v = index = windowed = cross = window = 0
@@ -106,7 +108,7 @@ class SGLang:
                 keys = layers * kv.token_bytes(replace(cache, v_width=0, index_width=0), tp)
                 bare = layers * kv.token_bytes(replace(cache, index_width=0), tp)
                 k, v, index = k + keys, v + bare - keys, index + whole - bare
-        fixed = sum(layers * state.state_bytes(s, tp) for _, s, layers in states(model))
+        fixed = fixed_bytes(model, state, tp)
         return Rates(k=k, v=v, index=index, windowed=windowed, cross=cross, window=window, state=fixed)
 
     def hold(
@@ -215,7 +217,7 @@ class SGLang:
             said.append(
                 f"windowed layers have a pool of {float(self.swa_ratio):g} times the full pool's tokens"
             )
-        if any(True for _ in states(model)):
+        if has_state(model):
             said.append(
                 f"states take {float(self.state_ratio):g} times what tokens take;"
                 f" {self.slots_per_request} slots per request"

@@ -14,11 +14,18 @@ from kvroof.ground.errors import Unsupported
 from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record
 from kvroof.memory.demand import Demand
-from kvroof.memory.engines.engine import Figures, Formats, Held, Question, cached_tokens, is_cross
-from kvroof.memory.layers import caches, states
+from kvroof.memory.engines.engine import (
+    Figures,
+    Formats,
+    Held,
+    Question,
+    cached_tokens,
+    check_modelled,
+    is_cross,
+)
+from kvroof.memory.layers import caches, fixed_bytes
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.precision import KVFormat, StateFormat
-from kvroof.spec.reach import Strided
 
 
 @record
@@ -47,17 +54,9 @@ class TensorRTLLM:
         Raises:
             Unsupported: Compressed caches or index keys.
         """
-        size = 0
-        for cache, layers in caches(model):
-            if isinstance(cache.reach, Strided) or cache.index_width:
-                raise Unsupported(
-                    "sparse and compressed caches are not modelled for TensorRT-LLM",
-                    where=model.name,
-                    way_out="use --allocator paged",
-                )
-            if is_cross(cache.reach) == cross:
-                size += layers * kv.token_bytes(cache, tp) * self.block_size
-        return size
+        check_modelled(model, "TensorRT-LLM", indexed=False)
+        counted = ((cache, layers) for cache, layers in caches(model) if is_cross(cache.reach) == cross)
+        return sum(layers * kv.token_bytes(cache, tp) * self.block_size for cache, layers in counted)
 
     def hold(
         self, model: Architecture, demand: Demand, kv: KVFormat, state: StateFormat, tp: int = 1
@@ -69,9 +68,8 @@ class TensorRTLLM:
         }
         counts[False] -= demand.shared_prefix // self.block_size * (demand.seqs - 1)
         size = sum(self._block_bytes(model, kv, tp, cross) * blocks for cross, blocks in counts.items())
-        fixed = sum(layers * state.state_bytes(s, tp) for _, s, layers in states(model))
         return Held(
-            held_bytes=size + demand.seqs * fixed,
+            held_bytes=size + demand.seqs * fixed_bytes(model, state, tp),
             blocks=counts[False],
             slots=counts[False] * self.block_size,
             used=demand.tokens,
@@ -107,6 +105,7 @@ class TensorRTLLM:
     def flags(self, question: Question) -> tuple[str, ...]:
         """Return `trtllm-serve` flags; those with a colon go into the file of `--extra_llm_api_options`."""
         dtype = "auto" if question.kv_dtype in ("bf16", "fp16") else question.kv_dtype
+        lora = [f"max_loras: {question.adapters}", f"max_lora_rank: {question.adapter_rank}"]
         return (
             f"--max_seq_len {self.max_model_len or question.tokens}",
             f"--max_batch_size {question.seqs}",
@@ -117,6 +116,7 @@ class TensorRTLLM:
             *(("enable_attention_dp: true",) if question.dp > 1 else ()),
             f"kv_cache_config.tokens_per_block: {self.block_size}",
             f"kv_cache_config.dtype: {dtype}",
+            *(f"lora_config.{line}" for line in lora if question.adapters),
         )
 
     def sentences(self, model: Architecture) -> tuple[str, ...]:

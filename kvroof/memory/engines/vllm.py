@@ -16,14 +16,21 @@ from kvroof.ground.numeric import ceil_div
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
 from kvroof.memory.demand import Demand
-from kvroof.memory.engines.engine import Figures, Formats, Held, Question, fp8_as_kernels_store_it
+from kvroof.memory.engines.engine import (
+    Figures,
+    Formats,
+    Held,
+    Question,
+    check_modelled,
+    fp8_as_kernels_store_it,
+)
 from kvroof.memory.engines.pool import PageGroup, Pool
-from kvroof.memory.layers import caches, states
+from kvroof.memory.layers import caches, has_state, states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.cache import Cache
 from kvroof.spec.parallel import check_dcp
 from kvroof.spec.precision import KVFormat, StateFormat
-from kvroof.spec.reach import Full, Strided
+from kvroof.spec.reach import Full
 
 Mismatch: TypeAlias = Literal["pad", "raise"]
 
@@ -79,13 +86,8 @@ class VLLM:
             BadInput: A decode context that the heads do not allow.
         """
         kinds: dict[tuple[object, ...], tuple[Cache, int]] = {}
+        check_modelled(model, "vLLM")
         for cache, layers in caches(model):
-            if isinstance(cache.reach, Strided):
-                raise Unsupported(
-                    "vLLM packs compressed caches into mixed pages, which are not modelled",
-                    where=model.name,
-                    way_out="use --allocator paged",
-                )
             check_dcp(cache, tp, self.dcp)
             key = (cache.kind, cache.reach, kv.token_bytes(cache, tp))
             kinds[key] = (cache, kinds[key][1] + layers if key in kinds else layers)
@@ -262,7 +264,7 @@ class VLLM:
                 "a windowed layer is charged with its window and the tokens of a running prefill step"
                 f" ({self.max_num_batched_tokens} x {self.batches_in_flight}, --max-num-batched-tokens)"
             )
-        if any(True for _ in states(model)):
+        if has_state(model):
             said.append("fixed state in pages as large as the attention block's; d_conv - 1 columns")
         return tuple(said)
 
