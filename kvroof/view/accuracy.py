@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from kvroof import __version__
 from kvroof.calibration.evidence.evidence import Case, Evidence
 from kvroof.view.figures.evidence import errors_by_class
-from kvroof.view.page import Table, panel, render
-from kvroof.view.tables import notes, table, verdict
+from kvroof.view.page import panel, render
+from kvroof.view.tables import Table, notes, verdict
 
 NEAR = 0.02
 COLUMNS = ("evidence", "cases", "refused", "equal", f"within {NEAR:.0%}", "median error", "mean error")
@@ -22,10 +22,10 @@ def accuracy_view(classes: Sequence[Evidence]) -> Iterator[RenderableType]:
     """Yield one table of all classes, and the worst case of each."""
     cases = sum(len(one.cases) for one in classes)
     yield verdict(True, f"{cases:,} cases that others counted, logged or measured")
-    yield table("Evidence", COLUMNS, (_row(one) for one in classes))
-    worst = ((one.kind, one.worst[0]) for one in classes if one.worst)
-    rows = ((kind, case.name, case.known, case.predicted, f"{case.error:+.1%}") for kind, case in worst)
-    yield table("The worst of each", ("evidence", WORST[0], *WORST[2:]), rows, left=2)
+    yield _overall(classes)
+    worst = [(one.kind, one.worst[0]) for one in classes if one.worst]
+    rows = [(kind, case.name, case.known, case.predicted, f"{case.error:+.1%}") for kind, case in worst]
+    yield Table("The worst of each", ("evidence", WORST[0], *WORST[2:]), rows, left=2)
     yield notes("Against what", (f"{one.kind}: {one.against}" for one in classes))
 
 
@@ -54,26 +54,24 @@ def accuracy_page(classes: Sequence[Evidence]) -> str:
         "accuracy.html",
         {
             "panel": panel(errors_by_class(classes), "errors"),
-            "overall": Table("All classes of evidence", COLUMNS, tuple(_row(one) for one in classes)),
+            "overall": _overall(classes),
             "classes": [
                 {
                     "key": f"class-{index}",
                     "kind": _heading(one),
                     "against": one.against,
                     "notes": one.notes,
-                    "worst": Table(
-                        f"Worst cases: {one.kind}", WORST, tuple(_worst(case) for case in one.worst), left=2
-                    )
-                    if one.worst
-                    else None,
-                    "refused": Table(f"Refused: {one.kind}", ("which", "why"), tuple(_refused(one)), left=2)
-                    if one.refused
-                    else None,
+                    "worst": Table(f"Worst cases: {one.kind}", WORST, [_worst(c) for c in one.worst], left=2),
+                    "refused": Table(f"Refused: {one.kind}", ("which", "why"), _refused(one), left=2),
                 }
                 for index, one in enumerate(classes)
             ],
         },
     )
+
+
+def _overall(classes: Sequence[Evidence]) -> Table:
+    return Table("All classes of evidence", COLUMNS, [_row(one) for one in classes])
 
 
 def _heading(one: Evidence) -> str:

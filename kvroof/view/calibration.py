@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from kvroof.calibration.calibrate import Calibrated
 from kvroof.calibration.profile import Calibration, KernelTable
 from kvroof.ground.units import format_bytes, format_decimal, format_time
-from kvroof.view.tables import notes, table, verdict
+from kvroof.view.tables import Table, notes, verdict
 
 if TYPE_CHECKING:
     from kvroof.calibration.local.calibrate import LocalCalibrated
@@ -46,7 +46,7 @@ def local_view(answer: LocalCalibrated) -> Iterator[RenderableType]:
         f"{answer.device}: {answer.points:,} points fitted in {answer.seconds:.0f} s, "
         f"held-out error {error} (median family)",
     )
-    yield table("The device", ("", "value", ""), _device(answer), left=3)
+    yield Table("The device", ("", "value", ""), _device(answer), left=3)
     yield from _fitted(profile)
     lines = (
         "* not told by the points: a prior; errors are of points that were not fitted, over 20 us long",
@@ -117,7 +117,7 @@ def _path(name: str) -> str:
 
 def _fitted(profile: Calibration) -> Iterator[RenderableType]:
     """Yield the tables of kernels and of collectives."""
-    yield table(
+    yield Table(
         f"Kernels of {profile.name}",
         ("family", "kernel", "launch", "bandwidth", "compute", "error", "median", "judged by"),
         [
@@ -136,7 +136,7 @@ def _fitted(profile: Calibration) -> Iterator[RenderableType]:
         left=2,
     )
     if profile.wires:
-        yield table(
+        yield Table(
             "Collectives",
             ("collective", "start", "link share", "error", "judged by"),
             [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
 from kvroof.ground.units import format_bytes, format_count, format_time
-from kvroof.view.tables import notes, size, table
+from kvroof.serving.simulation.schedule_trace import complete, named
+from kvroof.view.tables import Table, notes, size
 
 if TYPE_CHECKING:
     from kvroof.calibration.engine_steps import PredictedRun
@@ -35,7 +37,7 @@ def engine_view(
     """
     if trial.prefill_run is not None:
         yield _rounds("Prefill engine, round by round", trial.prefill_run, explain, prefill_predicted)
-        yield table(
+        yield Table(
             "Handed off",
             ("request", "tokens", "blocks", "moved"),
             [
@@ -60,7 +62,7 @@ def engine_view(
 
 def _against(known: list[tuple[str, PredictedRun]]) -> RenderableType:
     """Return what was predicted beside what was measured."""
-    return table(
+    return Table(
         "Predicted against measured",
         ("", "makespan", "predicted", "ratio", "step error", "prefill", "decode", "tokens", "with padding"),
         [
@@ -105,7 +107,7 @@ def _rounds(title: str, run: RunReport, explain: bool, predicted: PredictedRun |
         rounds = rounds[: MOST_ROUNDS // 2] + rounds[-MOST_ROUNDS // 2 :]
         title += f" ({len(run.rounds) - len(rounds)} of {len(run.rounds)} left out)"
     column = ("predicted",) if predicted is not None else ()
-    return table(
+    return Table(
         title,
         ("round", "ran (tokens)", "what happened", "waiting", "blocks", "shared", "held", "time", *column),
         [
@@ -145,7 +147,7 @@ def _happened(done: RoundRecord) -> str:
 
 def _tables(done: RoundRecord) -> RenderableType:
     shared = set(done.shared_blocks)
-    return table(
+    return Table(
         f"Block tables after round {done.index}, logical -> physical (* is in several)",
         ("request", "tokens", "blocks"),
         [(str(t.request), str(t.kv_len), _chain(t, shared)) for t in done.tables],
@@ -159,7 +161,7 @@ def _chain(held: BlockTable, shared: set[int]) -> str:
 
 def _requests(run: RunReport, first: RunReport | None) -> RenderableType:
     elsewhere = {} if first is None else {r.request: r for r in first.requests}
-    return table(
+    return Table(
         "Requests",
         (
             "request",
@@ -211,7 +213,7 @@ def _bytes(trial: TrialReport) -> RenderableType:
     ]
     if peak.unshared_bytes != peak.ledger_bytes:
         rows.append(("ledger, nothing shared", size(peak.unshared_bytes), "paged, each sequence its own"))
-    return table("Bytes of the cache", ("", "size", ""), rows, left=3)
+    return Table("Bytes of the cache", ("", "size", ""), rows, left=3)
 
 
 def _same(measured: int, counted: int) -> str:
@@ -224,7 +226,7 @@ def _steps(run: RunReport) -> RenderableType:
     for done in run.rounds:
         for step in done.steps:
             by_shape.setdefault((step.rows, step.row_tokens), []).append(step)
-    return table(
+    return Table(
         "Measured steps",
         ("padded to", "calls", "shortest", "median", "longest"),
         [
@@ -235,8 +237,7 @@ def _steps(run: RunReport) -> RenderableType:
 
 
 def _spread(seconds: list[float]) -> tuple[str, str, str]:
-    ordered = sorted(seconds)
-    return format_time(ordered[0]), format_time(ordered[len(ordered) // 2]), format_time(ordered[-1])
+    return format_time(min(seconds)), format_time(median(seconds)), format_time(max(seconds))
 
 
 def _assumptions(trial: TrialReport) -> list[str]:
@@ -273,28 +274,14 @@ def trace_events(trial: TrialReport) -> dict[str, Any]:
 
 
 def _named(pid: int, name: str, run: RunReport) -> Iterator[dict[str, Any]]:
-    yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"{name}: {run.model}"}}
-    yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": 0, "args": {"name": "rounds"}}
+    yield named("process", pid, 0, f"{name}: {run.model}")
+    yield named("thread", pid, 0, "rounds")
     for request in run.requests:
-        name = f"request {request.request}"
-        yield {
-            "ph": "M",
-            "name": "thread_name",
-            "pid": pid,
-            "tid": request.request + 1,
-            "args": {"name": name},
-        }
-
-
-def _event(
-    name: str, pid: int, tid: int, start_s: float, seconds: float, args: dict[str, Any]
-) -> dict[str, Any]:
-    span = {"ts": start_s * 1e6, "dur": seconds * 1e6}
-    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "args": args} | span
+        yield named("thread", pid, request.request + 1, f"request {request.request}")
 
 
 def _round_events(pid: int, done: RoundRecord) -> Iterator[dict[str, Any]]:
-    yield _event(
+    yield complete(
         f"round {done.index}",
         pid,
         0,
@@ -309,11 +296,11 @@ def _round_events(pid: int, done: RoundRecord) -> Iterator[dict[str, Any]]:
     for ran in done.ran:
         name = "decode" if ran.query_len == 1 else f"prefill {ran.query_len}"
         facts = {"kv_len": ran.kv_len, "token": ran.token}
-        yield _event(name, pid, ran.request + 1, done.start_s, done.seconds, facts)
+        yield complete(name, pid, ran.request + 1, done.start_s, done.seconds, facts)
 
 
 def _queued(pid: int, run: RunReport, request: RequestRecord) -> Iterator[dict[str, Any]]:
     first = next((d for d in run.rounds if any(r.request == request.request for r in d.ran)), None)
     if first is not None and first.start_s > request.arrival_s:
         waited = first.start_s - request.arrival_s
-        yield _event("queue", pid, request.request + 1, request.arrival_s, waited, {})
+        yield complete("queue", pid, request.request + 1, request.arrival_s, waited, {})

@@ -11,7 +11,8 @@ from kvroof.memory.engines.explain import ExplainedLine
 from kvroof.memory.kv import KVReport
 from kvroof.memory.ledger import Ledger, WayOut
 from kvroof.spec.hardware import Hardware
-from kvroof.view.tables import notes, size, table, verdict
+from kvroof.view.tables import Table, notes, verdict
+from kvroof.view.words import fit_words, several
 
 CHANGES = {
     "seqs": "fewer sequences",
@@ -27,7 +28,7 @@ CHANGES = {
 def kv_view(reports: Sequence[KVReport], explain: bool) -> Iterator[RenderableType]:
     """Yield the KV table of several models, and their layers by kind."""
     first = reports[0]
-    yield table(
+    yield Table(
         f"KV cache of {first.seqs:,} x {first.tokens:,} tokens ({first.allocator}, block {first.block_size})",
         ("model", "params", "KV dtype", "B/token", "payload", "allocated", "per rank"),
         [
@@ -43,7 +44,7 @@ def kv_view(reports: Sequence[KVReport], explain: bool) -> Iterator[RenderableTy
             for r in reports
         ],
     )
-    yield table(
+    yield Table(
         "Layers by kind",
         ("model", "kind", "layers", "window", "B/token while it grows", "state B/sequence"),
         [
@@ -73,7 +74,7 @@ def kv_view(reports: Sequence[KVReport], explain: bool) -> Iterator[RenderableTy
 
 def log_view(lines: Sequence[ExplainedLine]) -> Iterator[RenderableType]:
     """Yield the log beside the prediction, line by line."""
-    yield table(
+    yield Table(
         "The log, line by line",
         ("line", "unit", "reason", "predicted", "logged", "difference"),
         [
@@ -93,18 +94,11 @@ def log_view(lines: Sequence[ExplainedLine]) -> Iterator[RenderableType]:
 
 def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterator[RenderableType]:
     """Yield the verdict, the ledger, how far it goes, and the ways out."""
-    missing = format_bytes(abs(ledger.headroom_bytes))
     asked = f"{ledger.seqs:,} x {ledger.tokens:,} tokens of {ledger.model}"
-    several = f"{ledger.devices} x " if ledger.devices > 1 else ""
-    place = f" on {several}{machine.name}" if machine else ""
-    yield verdict(
-        ledger.fits,
-        f"{asked} fit{place}, {missing} to spare"
-        if ledger.fits
-        else f"{asked} do not fit{place}: {missing} short",
-    )
+    place = several(ledger.devices, machine.name) if machine else ""
+    yield verdict(ledger.fits, fit_words(ledger, asked, place))
     yield ledger_table(ledger, machine)
-    yield table(
+    yield Table(
         "How far it goes",
         ("", "at most"),
         [
@@ -119,7 +113,7 @@ def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterato
     if ledger.engine is not None:
         yield notes(f"Flags for {ledger.engine}, {ledger.admitted_seqs:,} requests admitted", ledger.flags)
     if ledger.ways_out:
-        yield table(
+        yield Table(
             "Ways out, each by itself",
             ("change", "from", "to", "option"),
             [(CHANGES[w.change], _value(w, w.from_), _value(w, w.to), w.option) for w in ledger.ways_out],
@@ -137,24 +131,25 @@ def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterato
     yield notes("Assumptions", ledger.assumptions)
 
 
-def ledger_table(ledger: Ledger, machine: Hardware | None = None) -> RenderableType:
-    """Return the ledger line by line."""
+def ledger_table(ledger: Ledger, machine: Hardware | None = None) -> Table:
+    """Return the ledger of one device line by line."""
     source = "given"
     if machine is not None:
         source = "nominal" if machine.visible_memory_bytes is None else "visible to software"
-    return table(
-        "Memory of one device",
-        ("", "size"),
-        [
-            (f"capacity ({source})", size(ledger.capacity_bytes)),
-            ("budget", size(ledger.budget_bytes)),
-            ("- weights", size(ledger.weights_bytes)),
-            ("- KV cache", size(ledger.kv_bytes)),
-            *((f"- {term.name}", size(term.term_bytes)) for term in ledger.terms),
-            *(() if ledger.terms else (("- reserve", size(ledger.reserve_bytes)),)),
-            ("= headroom", size(ledger.headroom_bytes)),
-            *((("in host memory", size(ledger.host_bytes)),) if ledger.host_bytes else ()),
-        ],
+    lines = [
+        (f"capacity ({source})", ledger.capacity_bytes),
+        ("budget", ledger.budget_bytes),
+        ("- weights", ledger.weights_bytes),
+        (f"- KV cache of {ledger.seqs:,} x {ledger.tokens:,} tokens", ledger.kv_bytes),
+        *((f"- {term.name}", term.term_bytes) for term in ledger.terms),
+        *(() if ledger.terms else (("- reserve", ledger.reserve_bytes),)),
+        ("= headroom", ledger.headroom_bytes),
+        *((("in host memory", ledger.host_bytes),) if ledger.host_bytes else ()),
+    ]
+    return Table(
+        f"Memory of one {'device' if machine is None else machine.name}",
+        ("", "size", "bytes"),
+        [(name, format_bytes(size), f"{size:,}") for name, size in lines],
     )
 
 

@@ -9,7 +9,8 @@ from rich.console import RenderableType
 from kvroof.ground.units import format_time
 from kvroof.search.outcome import Answer, OperatingPoint
 from kvroof.search.question import Question
-from kvroof.view.tables import notes, table, verdict
+from kvroof.view.tables import Table, notes, verdict
+from kvroof.view.words import layout_words, several
 
 LIMITS = {
     "ttft": "the TTFT limit",
@@ -39,16 +40,16 @@ def answer_view(answer: Answer, question: Question, rate: float | None) -> Itera
     """Yield the best point, what binds it, what more is worth, the alternatives and the effort."""
     yield verdict(answer.feasible, _sentence(answer, question, rate))
     best = answer.best
-    yield table("Operating point", ("", "best"), _rows(best))
+    yield Table("Operating point", ("", "best"), _rows(best))
     if answer.excess:
         rows = [(LIMITS.get(name, name), f"{share:.1%} over") for name, share in answer.excess.items()]
-        yield table("What is exceeded", ("limit", ""), rows)
+        yield Table("What is exceeded", ("limit", ""), rows)
     if answer.ways_out:
         yield notes("What would make it feasible", [way.option for way in answer.ways_out])
     if answer.binding and answer.feasible:
         yield notes("Bound by", [LIMITS.get(name, name) for name in answer.binding])
     if answer.shadow_prices:
-        yield table(
+        yield Table(
             "What one more is worth, at the margin",
             ("", "value", "unit"),
             [(PRICES[n], f"{p.value:+.4g}", p.unit) for n, p in answer.shadow_prices.items()],
@@ -56,7 +57,7 @@ def answer_view(answer: Answer, question: Question, rate: float | None) -> Itera
     if answer.others:
         heading, value = _judged(question)
         others = [(*_row(point), value(point)) for point in answer.others]
-        yield table("Others, best first", (*_COLUMNS, heading), others)
+        yield Table("Others, best first", (*_COLUMNS, heading), others)
     yield notes("Effort", _effort(answer))
     yield notes("Assumptions", answer.assumptions)
 
@@ -64,38 +65,33 @@ def answer_view(answer: Answer, question: Question, rate: float | None) -> Itera
 def _sentence(answer: Answer, question: Question, rate: float | None) -> str:
     """Return the answer in one sentence."""
     best = answer.best
-    where = f"{best.devices} x {best.hw}" if best.devices > 1 else best.hw
-    what = f"{best.model} on {where}"
+    what = f"{best.model} on {several(best.devices, best.hw)}"
     if rate is not None:
         if not answer.feasible:
             return (
                 f"{rate:g} requests/s of {best.model} are not served within the limits by the devices allowed"
             )
-        return f"{rate:g} requests/s of {what}: {best.replicas} x ({_layout(best)}) keep the limits"
+        return f"{rate:g} requests/s of {what}: {best.replicas} x ({layout_words(best)}) keep the limits"
     if not answer.feasible:
         cannot = "holds a request" if "memory" in answer.excess else "keeps the limits"
         return f"no deployment of {best.model} {cannot}; nearest is {what}"
     if question.maximize == "context":
-        return f"{what} holds {best.isl + best.osl:,.0f} tokens of context at batch {best.batch:,}"
+        return f"{what} holds {best.isl + best.osl:,.0f} tokens of context, {best.batch:,} in flight"
     if question.maximize == "batch":
-        return f"{what} keeps the limits up to batch {best.batch:,}"
+        return f"{what} keeps the limits up to {best.batch:,} requests in flight"
     heading, value = _judged(question)
-    return f"{what}, batch {best.batch:,}: {value(best)} {heading}"
-
-
-def _layout(point: OperatingPoint) -> str:
-    """Return the layout of one replica."""
-    axes = [f"{axis} {getattr(point, axis)}" for axis in ("tp", "pp", "dp", "ep") if getattr(point, axis) > 1]
-    return ", ".join(axes) or "one device"
+    return f"{what}, {best.batch:,} requests in flight: {value(best)} {heading}"
 
 
 def _rows(point: OperatingPoint) -> list[tuple[str, str]]:
     rows = [
-        ("layout", _layout(point)),
+        ("layout", layout_words(point)),
         ("replicas", f"{point.replicas:,}"),
         ("weights, KV cache", f"{point.weights_dtype}, {point.kv_dtype}"),
         ("requests", f"{point.isl:,.0f} in + {point.osl:,.0f} out"),
-        ("batch", f"{point.batch:,}"),
+        ("in flight, all replicas", f"{point.batch:,} ({point.batch / point.replicas:,.0f} each)")
+        if point.replicas > 1
+        else ("in flight", f"{point.batch:,}"),
         ("prompt tokens per step", f"{point.chunk:,}" if point.chunk is not None else "whole prompts"),
         ("TTFT", format_time(point.ttft_s)),
         ("TPOT", format_time(point.tpot_s)),
@@ -123,13 +119,13 @@ def _judged(question: Question) -> tuple[str, Callable[[OperatingPoint], str]]:
     return "J per output token", lambda point: f"{point.joules_per_token:,.3g}"
 
 
-_COLUMNS = ("machine", "layout", "devices", "batch", "chunk", "TTFT", "TPOT")
+_COLUMNS = ("machine", "layout", "devices", "in flight", "chunk", "TTFT", "TPOT")
 
 
 def _row(point: OperatingPoint) -> tuple[str, ...]:
     return (
         point.hw,
-        _layout(point),
+        layout_words(point),
         f"{point.devices}",
         f"{point.batch:,}",
         f"{point.chunk:,}" if point.chunk is not None else "-",

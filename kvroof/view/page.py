@@ -15,20 +15,12 @@ from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
 from kvroof import __version__
+from kvroof.view.tables import Table
 from kvroof.view.theme import bare, words
 
 MOST_ROWS = 400
 """Numbers of a figure beyond which they are not written out as a table."""
 _FOLDER = "templates"
-
-
-class Table(NamedTuple):
-    """A table: its first `left` columns are words, the others numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    left: int = 1
 
 
 class Panel(NamedTuple):
@@ -101,7 +93,7 @@ def _numbers(figure: Figure) -> Table | None:
     if not rows or len(rows) > MOST_ROWS:
         return None
     columns = ("series", *(("across", "up") if several else axes[0]), "words")
-    return Table(title=f"Numbers: {words(figure).title}", columns=columns, rows=tuple(rows), left=2)
+    return Table(title=f"Numbers: {words(figure).title}", columns=columns, rows=rows, left=2)
 
 
 def _axes(figure: Figure, trace: Any) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -11,9 +11,9 @@ from rich.text import Text
 from kvroof.ground.units import format_bytes, format_decimal, format_time
 from kvroof.serving.pools.break_even import Condition
 from kvroof.serving.pools.verdict import Disaggregation, Side
-from kvroof.view.tables import notes, table
+from kvroof.view.tables import Table, notes
+from kvroof.view.words import WAYS
 
-WORDS = {"aggregate": "ONE POOL", "disaggregate": "TWO POOLS", "tie": "TIE"}
 NAMES = {
     "rate": "rate",
     "isl": "prompt tokens",
@@ -29,27 +29,32 @@ def pools_view(
     model: str, answer: Disaggregation, asked: tuple[float, float, float]
 ) -> Iterator[RenderableType]:
     """Yield the verdict, both ways side by side, what would flip it, and what is taken for granted."""
-    yield Text(f"{WORDS[answer.verdict]}  {_reason(answer)}", style="bold")
+    yield Text(f"{WAYS[answer.verdict].upper()}  {_reason(answer)}", style="bold")
     ttft, tpot, share = asked
-    sides = [("one pool", answer.aggregated), ("two pools", answer.disaggregated)]
-    sides += [(f"one pool, {chip}", side) for chip, side in answer.by_chip.items()]
-    yield table(
-        f"{model}: TTFT {format_time(ttft)} and TPOT {format_time(tpot)} for {share:g} % of the requests",
-        ("", "goodput", "per device", "tokens/s/device", f"TTFT p{share:g}", f"TPOT p{share:g}", "devices"),
-        [_row(name, side) for name, side in sides],
+    ways = [(WAYS["aggregate"], answer.aggregated), (WAYS["disaggregate"], answer.disaggregated)]
+    ways += [(f"one pool, {chip}", side) for chip, side in answer.by_chip.items()]
+    sides = {name: side for name, side in ways if side is not None}
+    yield Table(
+        f"{model}: at most, with TTFT {format_time(ttft)} and TPOT {format_time(tpot)} for {share:g} %"
+        " of the requests",
+        ("", "goodput\nreq/s", "per device\nreq/s", "per device\ntokens/s", "devices", "limited by"),
+        [_most(name, side) for name, side in ways],
     )
-    yield table(
-        "Deployments",
-        ("", "best layout", "limited by"),
-        [(name, side.layout, side.limit or "-") for name, side in sides if side is not None],
-        left=2,
+    yield Table(
+        f"Times {_rate(sides)}",
+        ("", f"TTFT p{share:g}", f"TPOT p{share:g}", "keeps the limits"),
+        [_times(name, side) for name, side in sides.items()],
     )
+    reasons = [f"{name}: {side.no_steady_state}" for name, side in sides.items() if side.no_steady_state]
+    if reasons:
+        yield notes("Why there is no time", reasons)
+    yield notes("Layouts", [f"{name}: {side.layout}" for name, side in sides.items()])
     if answer.kv_bytes_per_request is not None and answer.kv_transfer_s is not None:
         seen = "" if answer.kv_seen_s is None else f", of which {format_time(answer.kv_seen_s)} is seen"
         size = format_bytes(answer.kv_bytes_per_request)
         yield Text(f"A request's KV is {size}: {format_time(answer.kv_transfer_s)} on the link{seen}\n")
     if answer.break_even:
-        yield table(
+        yield Table(
             "What would flip it, each alone",
             ("", "now", "better"),
             [_flip(condition) for condition in answer.break_even],
@@ -58,36 +63,47 @@ def pools_view(
 
 
 def _reason(answer: Disaggregation) -> str:
-    """Return the margin against the model's own error, in words."""
+    """Return the margin, and where the model's own error puts it."""
     if answer.aggregated is None:
         return "one pool keeps the limits at no rate"
     if answer.disaggregated is None:
         return "two pools keep the limits at no rate"
     gain = math.exp(answer.log_ratio) - 1
-    error = math.exp(answer.log_error) - 1
-    more = "more" if gain > 0 else "less"
-    return f"splitting serves {abs(gain):.0%} {more} requests per device, give or take {error:.0%}"
-
-
-def _row(name: str, side: Side | None) -> tuple[str, ...]:
-    if side is None:
-        return (name, *("none",) * 6)
-    times = [side.no_steady_state or "-" if t is None else format_time(t) for t in (side.ttft_s, side.tpot_s)]
+    low, high = (math.exp(answer.log_ratio + sign * answer.log_error) for sign in (-1, 1))
     return (
-        name,
-        f"{side.goodput_rps:.3g} req/s",
-        f"{side.goodput_rps_per_device:.3g} req/s",
-        f"{side.tokens_per_s_per_device:,.0f}",
-        *times,
-        str(side.devices),
+        f"splitting serves {abs(gain):.0%} {'more' if gain > 0 else 'fewer'} requests per device;"
+        f" {low:.2f} to {high:.2f} times as many within the model's error (one sigma: about two in three)"
     )
 
 
+def _rate(sides: Mapping[str, Side]) -> str:
+    """Return the rate at which times are given: the one that was asked for, or each way's own goodput."""
+    asked = {side.rate_rps for side in sides.values() if side.rate_rps != side.goodput_rps}
+    return f"at {asked.pop():g} req/s" if asked else "at the goodput of each"
+
+
+def _most(name: str, side: Side | None) -> tuple[str, ...]:
+    if side is None:
+        return (name, *("none",) * 5)
+    return (
+        name,
+        f"{side.goodput_rps:.3g}",
+        f"{side.goodput_rps_per_device:.3g}",
+        f"{side.tokens_per_s_per_device:,.0f}",
+        str(side.devices),
+        side.limit or "-",
+    )
+
+
+def _times(name: str, side: Side) -> tuple[str, ...]:
+    times = ("none" if t is None else format_time(t) for t in (side.ttft_s, side.tpot_s))
+    return name, *times, "yes" if side.keeps_limits else "no"
+
+
 def _flip(condition: Condition) -> tuple[str, ...]:
-    way = {"aggregate": "one pool", "disaggregate": "two pools", "either": "either"}[condition.better]
     where = "above" if condition.above else "below"
     value, now = (_shown(condition.unit, v) for v in (condition.value, condition.now))
-    return (NAMES[condition.what], now, f"{way} {where} {value}")
+    return NAMES[condition.what], now, f"{WAYS[condition.better]} {where} {value}"
 
 
 def _shown(unit: str, value: float) -> str:

@@ -6,22 +6,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kvroof.catalog.profile import Profile, Quantity, shown
-from kvroof.ground.units import format_bytes, format_count, format_decimal, format_time
+from kvroof.ground.units import format_bytes, format_time
 from kvroof.memory.describe import ModelCard
 from kvroof.memory.kv import KVReport
 from kvroof.memory.ledger import Ledger
 from kvroof.roofline.efficiency import Efficiency
 from kvroof.serving.latency import Estimate
-from kvroof.serving.op_times import OpTime
 from kvroof.spec.hardware import Hardware
+from kvroof.view.catalog import model_tables
 from kvroof.view.figures.capacity import EqualTime, capacity_frontier
 from kvroof.view.figures.footprint import footprint
 from kvroof.view.figures.frontier import Curve, latency_frontier
 from kvroof.view.figures.memory import memory_waterfall
 from kvroof.view.figures.roofline import operations_on_roofline
-from kvroof.view.page import Panel, Table, panel, render
-from kvroof.view.speed import BOUNDS
-from kvroof.view.theme import calibrated
+from kvroof.view.memory import ledger_table
+from kvroof.view.page import Panel, panel, render
+from kvroof.view.speed import (
+    BOUNDS,
+    Evidence,
+    cost_table,
+    evidence_of,
+    op_table,
+    phases,
+    rates_table,
+    speed_table,
+)
+from kvroof.view.tables import Table
+
+EVIDENCE: dict[Evidence, str] = {
+    "calibrated": "calibrated",
+    "typical": "those of a typical machine",
+    "bounds": "bounds",
+}
 
 
 class Candidate(NamedTuple):
@@ -84,7 +100,7 @@ def report_page(report: Report) -> str:
             "machines": [_section(c, f"machine-{n}") for n, c in enumerate(candidates, start=1)],
             "summary": _summary(candidates),
             "overall": overall,
-            "model_tables": _model_tables(report.card),
+            "model_tables": model_tables(report.card),
             "model_sources": [f"{key.replace('_', ' ')}: {value}" for key, value in report.origin.items()],
             "uncertainty": _uncertainty(candidates),
             "notes": list(_notes(report)),
@@ -109,17 +125,27 @@ def _section(held: Candidate, key: str) -> _Section:
         name=machine.name,
         fits=answer.fits,
         verdict=_verdict(answer),
-        tables=[_ledger(answer.memory, machine), _times(answer), _reach(answer)],
+        tables=[
+            ledger_table(answer.memory, machine),
+            _on(machine, speed_table(answer)),
+            _on(machine, rates_table(answer)),
+        ],
         figures=[
             panel(memory_waterfall(answer.memory, machine.name), f"{key}-memory"),
             panel(operations_on_roofline(answer, machine, held.efficiency, held.families), f"{key}-roofline"),
             panel(frontier, f"{key}-capacity"),
         ],
         operations=[
-            _operations(f"Prefill by operation on {machine.name}", answer.prefill_ops),
-            _operations(f"Decode by operation on {machine.name}, mean step", answer.decode_ops),
+            _on(machine, held)
+            for title, ops in phases(answer).items()
+            for held in (op_table(title, ops, explain=True), cost_table(title, ops))
         ],
     )
+
+
+def _on(machine: Hardware, held: Table) -> Table:
+    """Return a table with its machine in the title: a page has those of several."""
+    return held._replace(title=f"{machine.name}: {held.title}")
 
 
 def _verdict(answer: Estimate) -> str:
@@ -128,7 +154,8 @@ def _verdict(answer: Estimate) -> str:
     if not answer.fits:
         return f"it does not fit on {place}: {spare} short. Its times suppose that it did."
     return (
-        f"it fits on {place}, {spare} to spare. TTFT {format_time(answer.ttft_s)},"
+        f"it fits on {place}, {spare} to spare. Its times are {EVIDENCE[evidence_of(answer.calibration)]}:"
+        f" TTFT {format_time(answer.ttft_s)},"
         f" bound by {BOUNDS[answer.bound.prefill]}; TPOT {format_time(answer.tpot_s)}, bound by"
         f" {BOUNDS[answer.bound.decode]}; {answer.tokens_per_s_per_device:,.0f} output tokens/s per device."
     )
@@ -138,6 +165,7 @@ def _summary(candidates: Sequence[Candidate]) -> Table:
     rows = [
         (
             c.machine.name,
+            EVIDENCE[evidence_of(c.answer.calibration)],
             "yes" if c.answer.fits else "no",
             format_time(c.answer.ttft_s),
             format_time(c.answer.tpot_s),
@@ -147,97 +175,16 @@ def _summary(candidates: Sequence[Candidate]) -> Table:
         )
         for c in candidates
     ]
-    columns = ("machine", "fits", "TTFT", "TPOT", "tokens/s per device", "longest context", "most sequences")
-    return Table("Side by side", columns, tuple(rows))
-
-
-def _ledger(ledger: Ledger, machine: Hardware) -> Table:
-    source = "nominal" if machine.visible_memory_bytes is None else "visible to software"
-    lines = [
-        (f"capacity ({source})", ledger.capacity_bytes),
-        ("budget", ledger.budget_bytes),
-        ("less weights", ledger.weights_bytes),
-        (f"less KV cache of {ledger.seqs:,} x {ledger.tokens:,} tokens", ledger.kv_bytes),
-        *((f"less {term.name}", term.term_bytes) for term in ledger.terms),
-        *(() if ledger.terms else (("less reserve", ledger.reserve_bytes),)),
-        ("headroom", ledger.headroom_bytes),
-    ]
-    rows = tuple((name, format_bytes(size), f"{size:,}") for name, size in lines)
-    return Table(f"Memory of one {machine.name}", ("line", "size", "bytes"), rows)
-
-
-def _times(answer: Estimate) -> Table:
-    rows = [
-        ("time", f"TTFT {format_time(answer.ttft_s)}", f"TPOT {format_time(answer.tpot_s)}"),
-        ("bound by", BOUNDS[answer.bound.prefill], BOUNDS[answer.bound.decode]),
-        ("MFU", f"{answer.mfu.prefill:.1%}", f"{answer.mfu.decode:.1%}"),
-        ("MBU", f"{answer.mbu.prefill:.1%}", f"{answer.mbu.decode:.1%}"),
-    ]
-    return Table(
-        f"Times on {answer.hardware}, {calibrated(answer.calibration)}",
-        ("measure", "prefill", "decode"),
-        tuple(rows),
-    )
-
-
-def _reach(answer: Estimate) -> Table:
-    ledger = answer.memory
-    rows = (
-        ("speed for one user", f"{1 / answer.tpot_s:,.1f} tokens/s"),
-        ("whole batch, end to end", f"{answer.tokens_per_s:,.0f} output tokens/s"),
-        ("end to end", format_time(answer.e2e_s)),
-        (f"longest context at {ledger.seqs:,} at once", f"{ledger.max_tokens:,} tokens"),
-        (f"most sequences of {ledger.tokens:,} tokens", f"{ledger.max_seqs:,}"),
-        ("KV cache in all", f"{ledger.kv_capacity_tokens:,} tokens"),
-    )
-    return Table(f"How far {answer.hardware} goes", ("measure", "value"), rows)
-
-
-def _operations(title: str, ops: Sequence[OpTime]) -> Table:
-    total = sum(op.seconds for op in ops)
-    rows = [
-        (
-            op.name,
-            f"{op.count:g}",
-            format_decimal(op.flops, "FLOP"),
-            format_decimal(op.hbm_bytes, "B"),
-            format_decimal(op.net_bytes, "B") if op.net_bytes else "-",
-            format_time(op.seconds),
-            f"{op.seconds / total:.1%}",
-            BOUNDS[op.bound] if op.seconds else "-",
-        )
-        for op in ops
-    ]
-    return Table(
-        title, ("operation", "times", "work", "HBM", "link", "time", "share", "bound by"), tuple(rows)
-    )
-
-
-def _model_tables(card: ModelCard) -> list[Table]:
-    facts = (
-        ("parameters", f"{format_count(card.params_total)} ({card.params_total:,})"),
-        ("active per token", f"{format_count(card.params_active)} ({card.params_active:,})"),
-        ("weights", f"{format_bytes(card.weights_bytes)} in {card.weights_format}"),
-        ("KV cache", f"{card.bytes_per_token:,} B per token in {card.kv_dtype}"),
-        (
-            "longest position",
-            f"{card.max_position_embeddings:,}" if card.max_position_embeddings else "not stated",
-        ),
-    )
-    layers = tuple((c.attention, c.feed_forward, f"{c.layers:,}") for c in card.layers)
-    kinds = tuple((k.kind, k.arithmetic) for k in card.kinds)
-    return [
-        Table(f"{card.name} ({card.model_type})", ("fact", "value"), facts),
-        Table("Layers", ("attention", "feed-forward", "layers"), layers, 2),
-        Table("How the cache is counted", ("kind", "arithmetic"), kinds, 2),
-    ]
+    speed = ("TTFT", "TPOT", "tokens/s per device")
+    columns = ("machine", "times are", "fits", *speed, "longest context", "most sequences")
+    return Table("Side by side", columns, rows, left=2)
 
 
 def _uncertainty(candidates: Sequence[Candidate]) -> Table:
     return Table(
         "How far the times may be off",
-        ("machine", "calibration", "kernels off by", "TTFT, 1 sigma", "TPOT, 1 sigma", "TTFT >=", "TPOT >="),
-        tuple(_uncertain(c.answer) for c in candidates),
+        ("machine", "calibration", "kernels off by", "TTFT, 2 in 3", "TPOT, 2 in 3", "TTFT >=", "TPOT >="),
+        [_uncertain(c.answer) for c in candidates],
         2,
     )
 
@@ -279,7 +226,7 @@ def _sources(held: Candidate) -> Table:
         for key, q in held.profile.quantities()
     ]
     columns = ("number", "value", "source", "second source", "beware")
-    return Table(f"Where the numbers of {held.machine.name} come from", columns, tuple(rows), 5)
+    return Table(f"Where the numbers of {held.machine.name} come from", columns, rows, 5)
 
 
 def _more(key: str, held: Quantity) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from kvroof.ground.units import format_time
+from kvroof.ground.units import format_bytes, format_time
+from kvroof.serving.assumptions import priced_with
 from kvroof.serving.simulation.metrics import Percentiles, Summary
 from kvroof.serving.simulation.replay import Deployed
 from kvroof.serving.simulation.simulator import Simulation
-from kvroof.view.tables import notes, table, verdict
+from kvroof.view.tables import Table, notes, verdict
+from kvroof.view.words import several
 
 
 def simulation_view(
@@ -23,15 +25,15 @@ def simulation_view(
 ) -> Iterator[RenderableType]:
     """Yield how many were served, the times they saw, the rates, and what is taken for granted."""
     done = answer.completed == answer.requests
-    where = f"{serving.devices} x {serving.plan.hardware.name}"
+    where = several(serving.devices, serving.plan.hardware.name)
     if decoding is not None:
-        where += f" for prefill and {decoding.devices} x {decoding.plan.hardware.name} for decode"
+        where += f" for prefill and {several(decoding.devices, decoding.plan.hardware.name)} for decode"
     yield verdict(
         done,
         f"{answer.completed:,} of {answer.requests:,} requests served in {format_time(answer.makespan_s)}"
         f" by {serving.plan.model.name} on {where}, {policy}",
     )
-    yield table(
+    yield Table(
         "What a request sees",
         ("", "mean", "p50", "p90", "p99"),
         [
@@ -44,7 +46,7 @@ def simulation_view(
     )
     limits = [f"{n} {format_time(s)}" for n, s in zip(("TTFT", "TPOT"), asked, strict=True) if s is not None]
     devices = serving.devices + (decoding.devices if decoding is not None else 0)
-    yield table(
+    yield Table(
         "Rates",
         ("", ""),
         [
@@ -66,16 +68,17 @@ def _row(name: str, times: Percentiles | None) -> tuple[str, ...]:
 
 
 def _assumptions(ran: Simulation, serving: Deployed, decoding: Deployed | None) -> Iterator[str]:
-    efficiency = serving.plan.efficiency
-    if efficiency.name is None:
-        yield "steps take their bound, not what engines measure: no calibration is applied"
-    else:
-        yield f"steps are calibrated with {efficiency.name}, interpolated from a table"
+    plans = [pool.plan for pool in (serving, decoding) if pool is not None]
+    yield from priced_with({plan.hardware.name: plan.efficiency.name for plan in plans})
+    yield "times of steps are interpolated from a table"
     own = serving.plan.allocator.block_size
     size = serving.block_size or own
     yield f"blocks of {size:,} tokens" + ("" if size == own else f"; --block-size {own} is the engine's")
     yield "percentiles of gaps are over gaps, all others over requests"
     yield "TTFT is from arrival to the first token, queueing included"
+    if serving.swaps:
+        room = format_bytes(serving.swap_space_bytes)
+        yield f"what is preempted is swapped to {room} of host memory per device, at the link's full rate"
     if decoding is not None:
         yield "KV goes to the decode pool layer by layer while the prompt runs, which gives the first token"
     if ran.rejected:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from plotly.graph_objects import Figure as Figure
 
 from kvroof.ground.units import GIB, KIB, MIB, TIB
+from kvroof.roofline.efficiency import GENERIC
 from kvroof.serving.latency import Calibration
 
 BLUE, VERMILLION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
@@ -83,7 +84,19 @@ def calibrated(calibration: Calibration | None) -> str:
         return "no calibration: times are bounds, not predictions"
     error = calibration.held_out_mape
     off = "" if error is None else f", kernels off by {error:.0%} on points not fitted"
+    if calibration.name == GENERIC:
+        return f"times of a typical machine, not of this one{off}"
     return f"calibrated with {calibration.name}{off}"
+
+
+def each_calibrated(held: Sequence[tuple[str, Calibration | None]]) -> list[str]:
+    """Return the clauses of a caption that say what the times of each are, once where all are alike."""
+    said: dict[str, list[str]] = {}
+    for name, calibration in held:
+        said.setdefault(calibrated(calibration), []).append(name)
+    if len(said) == 1:
+        return list(said)
+    return [f"{', '.join(dict.fromkeys(names))}: {clause}" for clause, names in said.items()]
 
 
 def frame(title: str, x: Axis, y: Axis, caption: Sequence[str], *, alt: str = "") -> Figure:
@@ -118,7 +131,7 @@ def frame(title: str, x: Axis, y: Axis, caption: Sequence[str], *, alt: str = ""
 
 def _sentence(text: str) -> str:
     """Return text that begins with a capital, unless it begins with a name that is no word."""
-    first = text.partition(" ")[0]
+    first = text.partition(" ")[0].rstrip(":,")
     return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
 
 

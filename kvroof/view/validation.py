@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from kvroof.calibration.calibrate import Recalibrated
 from kvroof.calibration.validate import Errors, Validation
-from kvroof.view.tables import notes, table, verdict
+from kvroof.view.tables import Table, notes, verdict
 
 PARTS = {
     "launch": "start of every kernel",
@@ -36,7 +36,7 @@ def validation_view(answer: Validation) -> Iterator[RenderableType]:
         rows = [(reason, f"{count:,}") for reason, count in reasons[:MOST_REASONS]]
         if rest := sum(count for _, count in reasons[MOST_REASONS:]):
             rows.append((f"{len(reasons) - MOST_REASONS} other reasons", f"{rest:,}"))
-        yield table("Left out", ("why", "points"), rows)
+        yield Table("Left out", ("why", "points"), rows)
     lines = (
         "errors are shares of the measured time; nothing is fitted to these points",
         *(f"points: {source}" for source in answer.sources),
@@ -53,7 +53,7 @@ def recalibration_view(answer: Recalibrated) -> Iterator[RenderableType]:
         f" {_share(answer.before['tpot'])} before, {_share(answer.after['tpot'])} after"
         + _left_out(answer.held_out_mape["tpot"]),
     )
-    yield table(
+    yield Table(
         "What the points told",
         ("part", "factor", "told", "prior", "posterior"),
         [
@@ -67,7 +67,7 @@ def recalibration_view(answer: Recalibrated) -> Iterator[RenderableType]:
             for m in answer.moved
         ],
     )
-    yield table(
+    yield Table(
         "Errors",
         ("", "before", "after", "each point left out"),
         [
@@ -92,7 +92,7 @@ def _errors(time: str, answer: Validation, of: dict[int, Errors | None]) -> Rend
     rows = [(*g.by.values(), *_cells(of[id(g)])) for g in answer.groups]
     rows.append((*("all",) * bool(names), *[""] * (len(names) - 1), *_cells(of[id(answer.overall)])))
     columns = (*names, "mean", "median", "bias", "in 1 sigma", "points")
-    return table(f"{time}: error as a share of the measured time", columns, rows, left=len(names))
+    return Table(f"{time}: error as a share of the measured time", columns, rows, left=len(names))
 
 
 def _cells(errors: Errors | None) -> tuple[str, ...]:

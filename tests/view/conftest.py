@@ -20,6 +20,7 @@ from kvroof.serving.demand.lengths import fixed
 from kvroof.serving.demand.requests import Request
 from kvroof.serving.demand.traffic import traffic
 from kvroof.serving.latency import Calibration, estimate
+from kvroof.serving.pools.best_pools import BestSplit, OnePool
 from kvroof.serving.pools.pool_choice import Choice
 from kvroof.serving.simulation.instances import Pool
 from kvroof.serving.simulation.simulator import simulate
@@ -140,9 +141,14 @@ def predictions():
     )  # fmt: skip
 
 
-def choice(verdict, log_ratio, one=None, two=None):
+def choice(verdict, log_ratio, one=None, two=None, name="h100-sxm tp1"):
     """Return a choice with that verdict and ratio of goodputs, and the goodputs where they are given."""
-    ways = [None if rate is None else SimpleNamespace(goodput_rps=rate) for rate in (one, two)]
+    server, policy = SimpleNamespace(name=name), Policy(name="chunked")
+    pools = SimpleNamespace(prefill_instances=1, prefill=server, decode_instances=2, decode=server)
+    ways = [
+        None if one is None else OnePool(server=server, instances=3, policy=policy, goodput_rps=one),
+        None if two is None else BestSplit(pools=pools, goodput_rps=two),
+    ]
     return Choice(
         compared=None,
         aggregated=ways[0],
@@ -157,6 +163,7 @@ CHOICES = [
     [choice("disaggregate", 0.25), choice("tie", 0.05)],
     [choice("aggregate", -0.5), None],
 ]
+CASE = choice("tie", 0.05, 20.0, 21.0)
 LIMITS_S = (0.01, 0.02, 0.05, 0.1)
 BY_LIMIT = [
     None,
@@ -165,14 +172,12 @@ BY_LIMIT = [
     choice("aggregate", -0.5, 30.0, 18.2),
 ]
 CURVES = (
-    Curve(
-        "one", "aggregated", (Operating(100.0, 90.0, 0.1, "1"), Operating(20.0, 900.0, 0.4, "64")), "bounds"
-    ),
+    Curve("one", "aggregated", (Operating(100.0, 90.0, 0.1, "1"), Operating(20.0, 900.0, 0.4, "64")), None),
     Curve(
         "two",
         "disaggregated",
         (Operating(110.0, 80.0, 0.1, "1"), Operating(25.0, 950.0, 0.3, "64")),
-        "bounds",
+        None,
     ),
 )
 LINES = [EqualTime(0.01, (1024, 8192), (60, 9)), EqualTime(0.02, (1024, 8192, 131_072), (150, 30, 2))]
@@ -183,23 +188,70 @@ BARS = Sensitivity(
 FAMILIES = {"gemm.bf16": "bf16", "attention.prefill": "bf16", "attention.decode": "bf16"}
 
 
+WICKED = "<script>alert(1)</script><a href='javascript:alert(2)'>x</a>"
+"""A name that runs a script wherever it is read as markup."""
+
+
 @pytest.fixture(scope="session")
-def figures(plan, answer, growth, ledger, ledgers, states, ran, blocks, predictions):
+def records(plan, answer, growth, ledger, ledgers, states, ran, blocks, predictions):
+    """Return what the figures are drawn from."""
+    return SimpleNamespace(
+        machine=plan.hardware, efficiency=plan.efficiency, answer=answer, growth=growth, ledger=ledger,
+        ledgers=ledgers, curves=CURVES, states={"chunked": states}, ran=ran, blocks=blocks,
+        choices=CHOICES, case=CASE, by_limit=BY_LIMIT, predictions=predictions, asked="requests",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def figures(records):
     """Return a figure of each kind by its name."""
-    full = NoSteadyState(what="decode", load=1.2)
+    return drawn(records)
+
+
+@pytest.fixture(scope="session")
+def wicked_figures(records):
+    """Return a figure of each kind in which every name is markup that runs a script."""
+    points = [
+        replace(p, point=replace(p.point, model=WICKED, hardware=WICKED, framework=WICKED))
+        for p in records.predictions.predictions
+    ]
+    return drawn(
+        SimpleNamespace(
+            machine=replace(records.machine, name=WICKED),
+            efficiency=records.efficiency,
+            answer=replace(records.answer, model=WICKED, hardware=WICKED),
+            growth=[[replace(r, model=WICKED) for r in reports] for reports in records.growth],
+            ledger=replace(records.ledger, model=WICKED, assumptions=(WICKED,)),
+            ledgers=[replace(held, model=WICKED) for held in records.ledgers],
+            curves=[curve._replace(name=f"{WICKED} {n}") for n, curve in enumerate(records.curves)],
+            states={WICKED: records.states["chunked"]},
+            ran=records.ran,
+            blocks=records.blocks,
+            choices=records.choices,
+            case=choice("tie", 0.05, 20.0, 21.0, WICKED),
+            by_limit=records.by_limit,
+            predictions=replace(records.predictions, predictions=tuple(points), sources=(WICKED,)),
+            asked=WICKED,
+        )
+    )
+
+
+def drawn(of):
+    """Return a figure of each kind from some records."""
+    full, lengths = NoSteadyState(what="decode", load=1.2), ("prompt, tokens", "output, tokens")
+    limits = dict.fromkeys(of.states, full)
     return {
-        "roofline": operations_on_roofline(answer, plan.hardware, plan.efficiency, FAMILIES),
-        "footprint": footprint(growth),
-        "memory": memory_waterfall(ledger, "h100-sxm"),
-        "capacity": capacity_frontier(ledgers, LINES, "h100-sxm", NAMED),
-        "frontier": latency_frontier(CURVES, "requests"),
-        "load": ttft_against_load({"chunked": states}, {"chunked": full}, "requests", 1.0, NAMED),
-        "pools": pool_map(
-            CHOICES, ("prompt, tokens", (512, 4096)), ("output, tokens", (64, 256)), "requests", "n"
-        ),
-        "rates": rate_map(BY_LIMIT, "TPOT", LIMITS_S, "requests", "bounds"),
-        "sensitivity": sensitivity_bars(BARS, "requests", "bounds"),
-        "measured": predicted_against_measured(predictions),
-        "schedule": gantt(ran.spans, ran.served, "requests", "bounds"),
-        "blocks": block_tables(blocks, "two sequences"),
+        "roofline": operations_on_roofline(of.answer, of.machine, of.efficiency, FAMILIES),
+        "footprint": footprint(of.growth),
+        "memory": memory_waterfall(of.ledger, of.machine.name),
+        "capacity": capacity_frontier(of.ledgers, LINES, of.machine.name, NAMED),
+        "frontier": latency_frontier(of.curves, of.asked),
+        "load": ttft_against_load(of.states, limits, of.asked, 1.0, NAMED),
+        "pools": pool_map(of.choices, (lengths[0], (512, 4096)), (lengths[1], (64, 256)), of.asked, "n"),
+        "case": pool_map([[of.case]], (lengths[0], (512,)), (lengths[1], (64,)), of.asked, "n"),
+        "rates": rate_map(of.by_limit, "TPOT", LIMITS_S, of.asked, "bounds"),
+        "sensitivity": sensitivity_bars(BARS, of.asked, "bounds"),
+        "measured": predicted_against_measured(of.predictions),
+        "schedule": gantt(of.ran.spans, of.ran.served, of.asked, "bounds"),
+        "blocks": block_tables(of.blocks, of.asked),
     }

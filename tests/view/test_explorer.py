@@ -287,6 +287,19 @@ def test_the_page_is_one_file_that_asks_for_nothing(tables):
     assert json.loads(inside[1]) == json.loads(json.dumps(tables))
 
 
+def test_a_name_that_is_a_script_ends_no_script_of_the_page(tables):
+    wicked = "</script><script>alert(1)</script>"
+    named = {
+        **tables,
+        "models": [{**model, "name": wicked} for model in tables["models"]],
+        "machines": [{**machine, "name": wicked} for machine in tables["machines"]],
+    }
+    page = explorer_page(named)
+    assert "<script>alert(1)" not in page
+    assert page.count("<script") == explorer_page(tables).count("<script")
+    assert page.count("</script") == explorer_page(tables).count("</script")
+
+
 def test_the_page_knows_the_operations_that_tapes_are_made_of(page):
     assert json.loads(page.eval("JSON.stringify(JSON.parse(tables).operations)")) == list(OPERATIONS)
     assert f"const OPERATIONS = {json.dumps(OPERATIONS)}".replace("(", "[") in script("model.js")

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +56,27 @@ def page(request, browser, address):
     page.goto(address)
     settle(page)
     yield page
+    context.close()
+    assert heard == []
+
+
+def test_names_that_are_scripts_are_text(browser, tmp_path):
+    wicked = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    tables = explorer_tables(
+        [(wicked, replace(load_model(MODELS[0]), name=wicked))],
+        [(wicked, replace(load_hardware(MACHINES[1]), name=wicked))],
+    )
+    file = tmp_path / "explorer.html"
+    file.write_text(explorer_page(tables))
+    context = browser.new_context(viewport=DESK, offline=True)
+    page, heard = context.new_page(), []
+    page.on("dialog", lambda dialog: heard.append(dialog.message) or dialog.dismiss())
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.goto(file.as_uri())
+    settle(page)
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    assert wicked in page.locator("#verdict").text_content() + page.locator("#model").text_content()
     context.close()
     assert heard == []
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from itertools import combinations
-from math import exp, log10
+from math import exp, inf, log, log10
 
 import pytest
 
@@ -11,24 +11,42 @@ from kvroof.catalog.models import load_model
 from kvroof.memory.blocks import HOLE
 from kvroof.memory.kv import kv
 from kvroof.memory.ledger import fit
-from kvroof.roofline.efficiency import IDENTITY
-from kvroof.serving.latency import estimate
+from kvroof.roofline.efficiency import GENERIC, IDENTITY
+from kvroof.serving.latency import Calibration, estimate
 from kvroof.view.figures.capacity import capacity_frontier
 from kvroof.view.figures.footprint import footprint
+from kvroof.view.figures.frontier import latency_frontier
+from kvroof.view.figures.load import ttft_against_load
 from kvroof.view.figures.memory import memory_waterfall
+from kvroof.view.figures.pool_case import pool_case
+from kvroof.view.figures.pools import TIE
 from kvroof.view.figures.rates import rate_map
 from kvroof.view.figures.roofline import CHAR_PX, DECADE_PX, LABEL_PX, operations_on_roofline
-from kvroof.view.theme import CAPTION, COLOURS, DETAIL, Axis, bare, frame, style, tint, words
+from kvroof.view.page import figure_page
+from kvroof.view.theme import CAPTION, COLOURS, DETAIL, INK, Axis, bare, frame, style, tint, words
 
-from .conftest import BARS, BY_LIMIT, CHOICES, CURVES, FAMILIES, GIB, LIMITS_S, LINES
+from .conftest import (
+    BARS,
+    BY_LIMIT,
+    CASE,
+    CHOICES,
+    CURVES,
+    FAMILIES,
+    GIB,
+    LIMITS_S,
+    LINES,
+    NAMED,
+    WICKED,
+    choice,
+)
 
 KINDS = (
     "roofline", "footprint", "memory", "capacity", "frontier", "load", "pools", "sensitivity", "measured",
-    "schedule", "blocks", "rates",
+    "schedule", "blocks", "rates", "case",
 )  # fmt: skip
 UNIT = re.compile(
     r"(FLOP|bytes|GiB|tokens|sequences|requests/s|%|number|of row|\bms\b|\bs\b|order of arrival|^sequence$"
-    r"|stands in the memory|is changed)"
+    r"|stands in the memory|is changed|^way of serving$)"
 )
 
 
@@ -234,32 +252,126 @@ def test_the_load_figure_shows_both_percentiles_and_where_the_line_ends(figures,
     assert "chunked ends where decode is full" in words(figures["load"]).caption
 
 
+def test_the_load_figure_names_the_rate_at_which_its_line_crosses_the_limit(states):
+    """The line between two points is straight over the logarithm of the time."""
+    first, last = states[1], states[2]
+    limit = (first.ttft_s.p90 * last.ttft_s.p90) ** 0.5
+    said = words(ttft_against_load({"chunked": states}, {}, "requests", limit, None)).title
+    assert said.endswith(f"chunked up to {(first.requests_per_s + last.requests_per_s) / 2:.3g} requests/s")
+    low = words(ttft_against_load({"chunked": states}, {}, "requests", states[0].ttft_s.p90 / 2, None)).title
+    assert low.endswith("chunked at no rate shown")
+
+
+def test_a_bound_and_a_prediction_are_not_ranked_together():
+    """A bound is about twice as fast as what is measured: it would always win."""
+    typical = Calibration(name=GENERIC, held_out_mape=0.2)
+    curves = [
+        CURVES[0]._replace(name="m-1", calibration=NAMED),
+        CURVES[0]._replace(name="t-1", calibration=typical),
+        CURVES[1]._replace(name="b-1", calibration=None),
+    ]
+    figure = latency_frontier(curves, "requests")
+    title, caption, _ = words(figure)
+    assert title == (
+        "m-1 (calibrated): 900 tokens/s per device, 100 for one user;"
+        " t-1 (typical): 900 tokens/s per device, 100 for one user;"
+        " b-1 (bounds): 950 tokens/s per device, 110 for one user"
+    )
+    assert "b-1: no calibration: times are bounds" in caption
+    assert "m-1: calibrated with h100-sxm-vllm" in caption
+    assert "t-1: times of a typical machine, not of this one, kernels off by 20%" in caption
+    dashes = {trace.name: trace.line.dash for trace in figure.data}
+    assert dashes["m-1 (calibrated)"] == "solid"
+    assert len(set(dashes.values())) == 3
+
+
+def test_lines_of_one_kind_are_ranked_and_their_calibration_is_said_once():
+    curves = [curve._replace(calibration=NAMED) for curve in CURVES]
+    title, caption, _ = words(latency_frontier(curves, "requests"))
+    assert "most throughput: 950" in title.lower()
+    assert caption.count("calibrated with") == 1
+
+
 def test_the_pool_map_colours_a_win_by_its_ratio_and_a_tie_not_at_all(figures):
     (grid,) = figures["pools"].data
     assert [list(row) for row in grid.z] == [[0.25, 0.0], [-0.5, None]]
-    assert grid.text[0][0] == f"split<br>{exp(CHOICES[0][0].log_ratio):.2f}x"
+    assert grid.text[0][0] == f"two pools<br>{exp(CHOICES[0][0].log_ratio):.2f}x"
     assert grid.text[0][1].startswith("tie")
     assert (grid.text[1][0], grid.text[1][1]) == ("one pool<br>0.61x", "neither")
+    assert (
+        words(figures["pools"]).title
+        == "Of 3 cases that can be served, one pool wins 1, two pools win 1, 1 tie"
+    )
+
+
+def test_no_cell_of_a_pool_map_is_blank(figures):
+    """A tie has a tint, every cell a border, and where neither way serves the map says so."""
+    figure = figures["pools"]
+    (grid,) = figure.data
+    tie = next(colour for place, colour in grid.colorscale if place == 0.499 and colour == TIE)
+    assert tie != figure.layout.plot_bgcolor
+    corners = {(s.x0, s.x1, s.y0, s.y1) for s in figure.layout.shapes}
+    assert corners == {(x - 0.5, x + 0.5, y - 0.5, y + 0.5) for x in (0, 1) for y in (0, 1)}
+    assert all(text for row in grid.text for text in row)
+    for _, colour in grid.colorscale:
+        assert (luminance(colour) + 0.05) / (luminance(INK) + 0.05) >= 4.5
+
+
+def test_a_map_of_one_case_is_drawn_as_two_goodputs_with_the_error_of_their_ratio(figures):
+    bars = {bar.y[0]: bar for bar in figures["case"].data}
+    assert {way: bar.x[0] for way, bar in bars.items()} == {"one pool": 20.0, "two pools": 21.0}
+    whisker = bars["two pools"].error_x
+    assert 21.0 + whisker.array[0] == pytest.approx(21.0 * exp(CASE.log_error))
+    assert 21.0 - whisker.arrayminus[0] == pytest.approx(21.0 / exp(CASE.log_error))
+    assert not bars["one pool"].error_x.visible
+    assert words(figures["case"]).title.startswith("A tie: two pools serve 5% more requests than one")
+    assert "512 prompt tokens, 64 output tokens" in words(figures["case"]).caption
+
+
+@pytest.mark.parametrize(
+    ("verdict", "one", "two", "said"),
+    [
+        ("aggregate", 20.0, None, "Only one pool keeps the limits, up to 20 requests/s"),
+        ("disaggregate", None, 8.0, "Only two pools keep the limits, up to 8 requests/s"),
+        ("aggregate", 20.0, 10.0, "Two pools serve 50% fewer requests than one, which is more than"),
+    ],
+)
+def test_a_single_case_says_who_serves_more_or_at_all(verdict, one, two, said):
+    ratio = log(two / one) if one and two else inf if two else -inf
+    figure = pool_case(choice(verdict, ratio, one, two), "a case", "requests", "bounds")
+    assert words(figure).title.startswith(said)
 
 
 def test_the_rate_map_is_each_ways_goodput_with_the_verdict_above_the_higher(figures):
     figure = figures["rates"]
-    rates = {"one pool": [0, 0, 20.0, 30.0], "split": [0, 8.0, 21.0, 18.2]}
+    rates = {"one pool": [0, 0, 20.0, 30.0], "two pools": [0, 8.0, 21.0, 18.2]}
     for name, goodputs in rates.items():
         line = named(figure, name)
         assert list(line.x) == pytest.approx([s * 1e3 for s in LIMITS_S])
         assert list(line.y) == goodputs
-    assert {t.fillpattern.shape for t in figure.data} == {"/", "\\"}
+    band = named(figure, "two pools, one sigma")
+    spread = [exp(BY_LIMIT[n].log_error) for n in (2, 3)]
+    assert list(band.y) == pytest.approx(
+        [21.0 * spread[0], 18.2 * spread[1], 18.2 / spread[1], 21.0 / spread[0]]
+    )
     said = [(a.x, a.y, a.text) for a in figure.layout.annotations if a.name == DETAIL]
     assert said == [
-        (pytest.approx(log10(20)), 8.0, "only split"),
-        (pytest.approx(log10(50)), 21.0, f"tie, {exp(BY_LIMIT[2].log_ratio):.2f}x"),
+        (pytest.approx(log10(20)), 8.0 * exp(BY_LIMIT[1].log_error), "only two pools"),
+        (pytest.approx(log10(50)), 21.0 * spread[0], f"tie, {exp(BY_LIMIT[2].log_ratio):.2f}x"),
         (pytest.approx(log10(100)), 30.0, f"one pool, {exp(BY_LIMIT[3].log_ratio):.2f}x"),
     ]
     title = words(figure).title
     assert title == (
-        "TPOT limit: split pools serve more at 20 ms; a tie at 50 ms; one pool serves more at 100 ms"
+        "TPOT limit: two pools serve more at 20 ms; a tie at 50 ms; one pool serves more at 100 ms"
     )
+
+
+def test_the_error_of_a_single_limit_is_seen_and_none_is_drawn_where_only_one_way_serves():
+    (band, *_) = rate_map([BY_LIMIT[2]], "TPOT", [0.05], "requests", "bounds").data
+    assert min(band.x) < 50 < max(band.x)
+    assert max(band.y) == pytest.approx(21.0 * exp(BY_LIMIT[2].log_error))
+    only = rate_map([BY_LIMIT[1]], "TPOT", [0.02], "requests", "bounds")
+    assert [trace.name for trace in only.data] == ["one pool", "two pools"]
 
 
 def test_a_rate_map_without_any_choice_says_so():
@@ -340,6 +452,33 @@ def test_the_block_picture_is_the_block_tables_and_their_owners(figures, blocks)
     flat = [text for row in pool.text for text in row]
     assert flat[blocks.block_table(0)[0]] == "0+1"
     assert flat.count("free") == blocks.free_blocks
+
+
+def strings(held, path=()):
+    """Yield every text of a figure with its place."""
+    if isinstance(held, dict):
+        for key, value in held.items():
+            yield from strings(value, (*path, key))
+    elif isinstance(held, (list, tuple)):
+        for value in held:
+            yield from strings(value, path)
+    elif isinstance(held, str):
+        yield path, held
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_is_a_script_is_text_in_every_figure_and_its_page(wicked_figures, figures, kind):
+    """Only what groups lines in the legend is not shown, and stands as it is."""
+    figure = wicked_figures[kind]
+    shown = [text for path, text in strings(bare(figure).to_plotly_json()) if "legendgroup" not in path]
+    assert not any(re.search(r"<(?!/?(?:b|br|extra)>)", text) for text in shown)
+    drawn = [figure.layout.title.text, *(a.text for a in figure.layout.annotations)]
+    assert not any("<script" in text or "<a " in text for text in drawn)
+    page = figure_page(figure, f"kvroof plot {kind} '{WICKED}'")
+    assert "<script>alert" not in page
+    assert "<a href='javascript" not in page
+    assert page.count("<script") == figure_page(figures[kind], "kvroof").count("<script")
+    assert kind in ("sensitivity", "pools", "rates") or "&lt;script&gt;alert(1)" in page
 
 
 def test_names_are_shown_as_they_are_and_never_read_as_markup(growth):

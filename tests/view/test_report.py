@@ -12,10 +12,11 @@ import pytest
 from kvroof.catalog.profiles import load_profile
 from kvroof.ground.units import format_bytes, format_time
 from kvroof.memory.describe import describe
+from kvroof.view.memory import ledger_table
 from kvroof.view.page import figure_page
 from kvroof.view.report import Candidate, Command, Report, report_page
 
-from .conftest import CURVES, FAMILIES, LINES
+from .conftest import CURVES, FAMILIES, LINES, NAMED
 
 WICKED = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -199,6 +200,33 @@ def test_without_a_calibration_the_report_says_bound(report, answer):
     bound = replace(answer, calibration=None, interval=None)
     page = Page(report_page(report._replace(candidates=[report.candidates[0]._replace(answer=bound)])))
     assert "none: a bound" in page.texts("td")
+    assert "Its times are bounds:" in " ".join(page.texts("li"))
+
+
+def test_machines_of_unlike_evidence_are_told_apart(report, answer):
+    """Beside a calibrated machine one without is a bound: in the table, in the words and in the figure."""
+    held = report.candidates[0]
+    own = held._replace(
+        machine=replace(held.machine, name="acme-x1"),
+        answer=replace(answer, hardware="acme-x1", calibration=None, interval=None),
+        curve=held.curve._replace(name="acme-x1", calibration=None),
+    )
+    measured = held._replace(curve=held.curve._replace(name="h100-sxm", calibration=NAMED))
+    page = Page(report_page(report._replace(candidates=(measured, own))))
+    assert {"calibrated", "bounds"} <= set(page.texts("td"))
+    assert any("(calibrated): " in title and "acme-x1 (bounds): " in title for title in page.texts("h3"))
+    ids = [attrs["aria-label"] for attrs, _ in page.all("div") if attrs.get("role") == "region"]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_ledger_of_the_report_is_the_one_of_the_console(report, answer):
+    """One table, drawn twice: what stands in host memory is in both."""
+    memory = replace(answer.memory, host_bytes=12_345_678)
+    held = report.candidates[0]._replace(answer=replace(answer, memory=memory))
+    page = Page(report_page(report._replace(candidates=(held,))))
+    table = ledger_table(memory, held.machine)
+    assert [row[0] for row in table.rows][-1] == "in host memory"
+    assert {cell for row in table.rows for cell in row} <= {*page.texts("td"), *page.texts("th")}
 
 
 def test_commands_are_there_to_copy(page, figure):

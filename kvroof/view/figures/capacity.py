@@ -12,6 +12,7 @@ from kvroof.ground.units import format_bytes, format_time
 from kvroof.memory.ledger import Ledger
 from kvroof.serving.latency import Calibration
 from kvroof.view.theme import BLUE, Axis, calibrated, frame, powers_of_two, style
+from kvroof.view.words import several
 
 
 class EqualTime(NamedTuple):
@@ -84,11 +85,11 @@ def capacity_frontier(
 
 
 def _answer(first: Ledger, admitted: Sequence[Ledger], machine: str) -> str:
-    several = f"{first.devices} x {machine}" if first.devices > 1 else machine
+    place = several(first.devices, machine)
     if not admitted:
-        return f"not one sequence of {first.tokens:,} tokens of {first.model} fits on {several}"
+        return f"not one sequence of {first.tokens:,} tokens of {first.model} fits on {place}"
     short, long = admitted[0], admitted[-1]
     return (
-        f"{first.model} on {several}: {short.max_seqs:,} sequences of {short.tokens:,} tokens fit, or"
+        f"{first.model} on {place}: {short.max_seqs:,} sequences of {short.tokens:,} tokens fit, or"
         f" {long.max_seqs:,} of {long.tokens:,}"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log10
+from math import log, log10
 
 from plotly.graph_objects import Figure, Scatter
 
@@ -79,10 +79,24 @@ def ttft_against_load(
 def _answer(curves: Mapping[str, Sequence[SteadyState]], ttft_s: float | None) -> str:
     said = []
     for name, states in curves.items():
-        kept = [s for s in states if ttft_s is None or s.ttft_s.p90 <= ttft_s]
-        if not kept:
-            said.append(f"{name} at no rate shown")
-        else:
-            said.append(f"{name} up to {kept[-1].requests_per_s:.3g} requests/s")
+        most = _most_rate(states, ttft_s)
+        said.append(f"{name} at no rate shown" if most is None else f"{name} up to {most:.3g} requests/s")
     head = "a steady state" if ttft_s is None else f"p90 TTFT within {format_time(ttft_s)}"
     return f"{head}: {', '.join(said)}"
+
+
+def _most_rate(states: Sequence[SteadyState], ttft_s: float | None) -> float | None:
+    """Return the rate at which the p90 line crosses the limit as it is drawn, None where it starts above."""
+    if ttft_s is None:
+        return states[-1].requests_per_s if states else None
+    most = None
+    for number, state in enumerate(states):
+        if state.ttft_s.p90 > ttft_s:
+            if number:
+                before = states[number - 1]
+                low, high = log(before.ttft_s.p90), log(state.ttft_s.p90)
+                share = (log(ttft_s) - low) / (high - low)
+                most = before.requests_per_s + share * (state.requests_per_s - before.requests_per_s)
+            break
+        most = state.requests_per_s
+    return most

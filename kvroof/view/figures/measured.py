@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from kvroof.calibration.validate import Errors, Predicted, Validation
 from kvroof.view.theme import GREY, INK, Axis, frame, literal, look_of, style
+from kvroof.view.words import layout_words
 
 BAND = 0.3
 """Share of the measured time on either side of the shaded band."""
@@ -113,10 +114,9 @@ def _dots(
 
 def _conditions(one: Predicted) -> str:
     p = one.point
-    layout = (
-        " ".join(f"{k} {v}" for k, v in (("tp", p.tp), ("dp", p.dp), ("ep", p.ep)) if v > 1) or "one device"
+    return (
+        f"{p.framework} {p.version}, {layout_words(p)}, {p.isl:,} in {p.osl:,} out, {p.concurrency:,} at once"
     )
-    return f"{p.framework} {p.version}, {layout}, {p.isl:,} in {p.osl:,} out, {p.concurrency:,} at once"
 
 
 def _guides(figure: Figure, column: int, low: float, high: float) -> None:

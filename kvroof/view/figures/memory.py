@@ -10,6 +10,7 @@ from plotly.graph_objects import Bar, Figure, Scatter
 from kvroof.ground.units import GIB, format_bytes
 from kvroof.memory.ledger import Ledger
 from kvroof.view.theme import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, VERMILLION, Axis, frame, literal
+from kvroof.view.words import fit_words, several
 
 
 class _Step(NamedTuple):
@@ -29,13 +30,9 @@ def memory_waterfall(ledger: Ledger, machine: str) -> Figure:
         ledger: What must be held, against what may be used.
         machine: The device's name.
     """
-    spare = format_bytes(abs(ledger.headroom_bytes))
     asked = f"{ledger.seqs:,} x {ledger.tokens:,} tokens of {ledger.model}"
-    several = f"{ledger.devices} x {machine}" if ledger.devices > 1 else machine
     figure = frame(
-        f"{asked} fit on {several}, {spare} to spare"
-        if ledger.fits
-        else f"{asked} do not fit on {several}: {spare} short",
+        fit_words(ledger, asked, several(ledger.devices, machine)),
         Axis("what stands in the memory of one device", "category"),
         Axis("memory, GiB (2**30 bytes)"),
         ledger.assumptions,
@@ -84,11 +81,6 @@ def _steps(ledger: Ledger) -> list[_Step]:
         ("weights", ledger.weights_bytes, BLUE, ""),
         ("KV cache", ledger.kv_bytes, ORANGE, "x"),
         *((term.name, term.term_bytes, PURPLE, ".") for term in ledger.terms),
-        *(
-            ()
-            if ledger.terms or not ledger.reserve_bytes
-            else (("reserve", ledger.reserve_bytes, PURPLE, "."),)
-        ),
     ]
     steps, level = [_Step("capacity", 0, ledger.capacity_bytes, GREY)], ledger.capacity_bytes
     for name, size, colour, hatch in taken:

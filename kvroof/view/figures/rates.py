@@ -9,23 +9,23 @@ from plotly.graph_objects import Figure, Scatter
 
 from kvroof.ground.units import format_time
 from kvroof.serving.pools.pool_choice import Choice
-from kvroof.view.figures.pools import WORDS
 from kvroof.view.theme import BLUE, DETAIL, VERMILLION, Axis, frame
+from kvroof.view.words import WAYS
 
-LOOKS = {
-    "aggregate": (VERMILLION, "solid", "square", "/"),
-    "disaggregate": (BLUE, "dash", "circle", "\\"),
-}
-"""Colour, dash, mark and hatch of each way."""
+LOOKS = {"aggregate": (VERMILLION, "solid", "square"), "disaggregate": (BLUE, "dash", "circle")}
+"""Colour, dash and mark of each way."""
+WIDE = 1.02
+"""Factor to either side of a single limit over which its error is shaded."""
 
 
 def rate_map(
     choices: Sequence[Choice | None], limit: str, limits_s: Sequence[float], asked: str, note: str
 ) -> Figure:
-    """Return the rates that one pool and split pools serve, against the limit they have to keep.
+    """Return the rates that one pool and two pools serve, against the limit they have to keep.
 
-    Below a line its way keeps the limit: hatched to the right for one pool, to the left for split pools,
-    crossed where both do. Above each limit stands the verdict, with split goodput over one pool's.
+    Below a line its way keeps the limit. The band around the line of two pools is the error of the ratio of
+    the two: where one pool's line runs within it, they tie. Above each limit stands the verdict, with the
+    goodput of two pools over one pool's.
 
     Args:
         choices: One per limit; None where neither way keeps it at any rate.
@@ -41,26 +41,24 @@ def rate_map(
         Axis("requests/s that keep it"),
         [
             asked,
-            "a way keeps the limit below its line, both do where the hatches cross, neither above",
-            "a tie is a difference within the model's error",
+            "a way keeps the limit below its line",
+            "shaded: the error of the ratio (one sigma) around two pools; one pool ties with them in it",
             note,
         ],
-        alt=f"Rates that one pool and split pools serve within a {limit} limit, against that limit",
+        alt=f"Rates that one pool and two pools serve within a {limit} limit, against that limit",
     )
     shown_ms = [s * 1e3 for s in limits_s]
+    _band(figure, limits_s, choices)
     for way, rates in _rates(choices).items():
-        colour, dash, mark, hatch = LOOKS[way]
+        colour, dash, mark = LOOKS[way]
         figure.add_trace(
             Scatter(
                 x=shown_ms,
                 y=rates,
                 mode="lines+markers",
-                name=WORDS[way],
+                name=WAYS[way],
                 line={"color": colour, "width": 2.5, "dash": dash},
                 marker={"symbol": mark, "size": 9, "color": colour},
-                fill="tozeroy",
-                fillcolor="rgba(0,0,0,0)",
-                fillpattern={"shape": hatch, "fgcolor": colour, "size": 14, "solidity": 0.06},
                 hovertemplate="%{x:,.4g} ms: %{y:,.3g} requests/s<extra>%{fullData.name}</extra>",
             )
         )
@@ -68,7 +66,7 @@ def rate_map(
         figure.add_annotation(
             name=DETAIL,
             x=log10(seconds * 1e3),
-            y=max(_rate(choice, "aggregate"), _rate(choice, "disaggregate")),
+            y=max(_rate(choice, "aggregate"), _rate(choice, "disaggregate") * exp(choice.log_error)),
             text=_verdict(choice),
             showarrow=False,
             yshift=22,
@@ -78,6 +76,33 @@ def rate_map(
     figure.update_xaxes(tickvals=shown_ms, ticktext=[f"{ms:,.4g}" for ms in shown_ms])
     figure.update_yaxes(rangemode="tozero")
     return figure
+
+
+def _band(figure: Figure, limits_s: Sequence[float], choices: Sequence[Choice | None]) -> None:
+    """Shade the rates of two pools within the error, where both ways keep the limit."""
+    spread = [
+        (s * 1e3, _rate(c, "disaggregate"), exp(c.log_error))
+        for s, c in zip(limits_s, choices, strict=True)
+        if c is not None and c.aggregated is not None and c.disaggregated is not None
+    ]
+    if not spread:
+        return
+    if len(spread) == 1:
+        ((ms, rate, factor),) = spread
+        spread = [(ms / WIDE, rate, factor), (ms * WIDE, rate, factor)]
+    figure.add_trace(
+        Scatter(
+            x=[ms for ms, _, _ in spread] + [ms for ms, _, _ in reversed(spread)],
+            y=[rate * factor for _, rate, factor in spread]
+            + [rate / factor for _, rate, factor in reversed(spread)],
+            mode="lines",
+            fill="toself",
+            fillcolor="rgba(0,114,178,0.15)",
+            line={"width": 0, "color": BLUE},
+            name="two pools, one sigma",
+            hoverinfo="skip",
+        )
+    )
 
 
 def _rates(choices: Sequence[Choice | None]) -> dict[str, list[float]]:
@@ -92,8 +117,8 @@ def _rate(choice: Choice, way: str) -> float:
 
 def _verdict(choice: Choice) -> str:
     if isinf(choice.log_ratio):
-        return f"only {WORDS[choice.verdict]}"
-    return f"{WORDS[choice.verdict]}, {exp(choice.log_ratio):.2f}x"
+        return f"only {WAYS[choice.verdict]}"
+    return f"{WAYS[choice.verdict]}, {exp(choice.log_ratio):.2f}x"
 
 
 def _answer(known: Sequence[tuple[float, Choice]], limit: str) -> str:
@@ -102,5 +127,5 @@ def _answer(known: Sequence[tuple[float, Choice]], limit: str) -> str:
     groups: dict[str, list[str]] = {}
     for seconds, choice in known:
         groups.setdefault(choice.verdict, []).append(format_time(seconds))
-    said = {"aggregate": "one pool serves more", "disaggregate": "split pools serve more", "tie": "a tie"}
+    said = {"aggregate": "one pool serves more", "disaggregate": "two pools serve more", "tie": "a tie"}
     return f"{limit} limit: " + "; ".join(f"{said[v]} at {', '.join(at)}" for v, at in groups.items())

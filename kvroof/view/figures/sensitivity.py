@@ -8,22 +8,10 @@ from plotly.graph_objects import Bar, Figure
 
 from kvroof.search.sensitivity import Sensitivity
 from kvroof.view.theme import INK, Axis, frame, literal, style
+from kvroof.view.words import CHANGES
 
 SMALL = 0.005
 """Elasticities below it in both times are left out."""
-WORDS = {
-    "hbm_bandwidth": "HBM bandwidth",
-    "compute": "arithmetic peak",
-    "link": "link bandwidth",
-    "overhead": "starts and host time",
-    "work_items": "time per work item",
-    "kv_heads": "KV heads",
-    "window": "window",
-    "kv_bytes_per_element": "bytes per KV element",
-    "weight_bytes_per_element": "bytes per weight",
-    "batch": "requests at once",
-    "context": "context length",
-}
 
 
 def sensitivity_bars(answer: Sensitivity, asked: str, note: str) -> Figure:
@@ -52,7 +40,7 @@ def sensitivity_bars(answer: Sensitivity, asked: str, note: str) -> Figure:
         figure.add_trace(
             Bar(
                 orientation="h",
-                y=[literal(WORDS.get(name, name)) for name in names],
+                y=[literal(CHANGES[name]) for name in names],
                 x=[by.get(name, 0.0) for name in names],
                 text=[_written(by.get(name, 0.0)) for name in names],
                 textposition="outside",
@@ -83,5 +71,5 @@ def _answer(elasticities: Mapping[str, Mapping[str, float]]) -> str:
     said = []
     for time, by in elasticities.items():
         name = max(by, key=lambda key: abs(by[key]))
-        said.append(f"1 % more {WORDS.get(name, name)} changes {time} by {by[name]:+.2f} %")
+        said.append(f"1 % more {CHANGES[name]} changes {time} by {by[name]:+.2f} %")
     return "; ".join(said)
