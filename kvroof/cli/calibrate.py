@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import click
 
 from kvroof.cli import options
 from kvroof.cli.output import plain, print_json, print_view
 from kvroof.cli.points_options import filling
+from kvroof.cli.progress import measuring
 from kvroof.ground.errors import BadInput
 
 ELSEWHERE = ("source", "count")
@@ -31,9 +29,7 @@ ELSEWHERE = ("source", "count")
     metavar="FILE",
     help="Measured TTFT and TPOT of your own deployment: CSV, JSON lines, or a benchmark's JSON.",
 )
-@click.option(
-    "--count", default=32, show_default=True, help="Points to fit per kernel family; the rest judge."
-)
+@options.shown("--count", 32, "Points to fit per kernel family; the rest judge.")
 @click.option("--out", help="The profile to write, a .toml file for --calibration.")
 @click.option(
     "--hardware-out",
@@ -139,26 +135,3 @@ def _move(points: str, known: dict[str, str], calibration: str, out: str | None,
         from kvroof.view.validation import recalibration_view
 
         print_view(recalibration_view(moved))
-
-
-@contextmanager
-def measuring() -> Iterator[Callable[[str, int, int], None]]:
-    """Give what draws a bar on a terminal's standard error; silent elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns,
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def progress(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal, TypeAlias, get_args
 
 import click
 
@@ -12,15 +12,18 @@ from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.cli.progress import working
-from kvroof.cli.quantities import COUNTS, RATE, TIME
+from kvroof.cli.quantities import COUNTS, RATE, TIME, prices_of
 from kvroof.ground.errors import BadInput, KvroofError
-from kvroof.roofline.efficiency import IDENTITY
+from kvroof.roofline.efficiency import Efficiency
 from kvroof.roofline.plan import Plan
 from kvroof.serving.pools.break_even import What
 from kvroof.spec.architecture import Architecture
+from kvroof.spec.hardware import Hardware
+from kvroof.spec.parallel import Layout
 
 RANKS = (1, 2, 4, 8, 16)
 MAX_DEVICES = 4096
+Flips: TypeAlias = Literal["none", "quick", "all"]
 QUICK: tuple[What, ...] = ("rate", "link")
 
 
@@ -34,24 +37,17 @@ QUICK: tuple[What, ...] = ("rate", "link")
 @click.option("--ep", is_flag=True, help="Deal routed experts over the ranks of an instance.")
 @click.option("--link", type=RATE, help="KV link per device, one way, e.g. 400Gb/s; the scale-out.")
 @click.option("--rate", type=float, help="Requests per second at which times are given; else each goodput.")
-@click.option("--isl", default="2048", show_default=True, help="Prompt tokens: 2048, or 1020/2734 (p50/p90).")
-@click.option("--osl", default="256", show_default=True, help="Output tokens, likewise.")
-@click.option(
-    "--prefix-hit", default=0.0, show_default=True, help="Share of prompt tokens found in the cache."
-)
-@click.option("--decode-hit", default=0.0, show_default=True, help="Share that the decode side has already.")
+@options.spread_lengths
+@options.shown("--prefix-hit", 0.0, "Share of prompt tokens found in the cache.")
+@options.shown("--decode-hit", 0.0, "Share that the decode side has already.")
 @click.option("--ttft", type=TIME, default="2s", show_default=True, help="Limit on the first token.")
 @click.option("--tpot", type=TIME, default="50ms", show_default=True, help="Limit on each later token.")
-@click.option(
-    "--slo-percentile", default=90.0, show_default=True, help="Requests that keep them, in per cent."
-)
-@click.option("--max-devices", default=16, show_default=True, help="Devices of either way.")
-@click.option(
-    "--price", "prices", multiple=True, metavar="HW=USD", help="Per device and hour: at equal cost."
-)
+@options.slo_percentile
+@options.shown("--max-devices", 16, "Devices of either way.")
+@options.prices
 @click.option(
     "--break-even",
-    type=click.Choice(("none", "quick", "all")),
+    type=click.Choice(get_args(Flips)),
     default="quick",
     show_default=True,
     help="What would flip it: the rate and the link; all tries limits, lengths and prefix hits, for minutes.",
@@ -81,8 +77,8 @@ def command(
     tpot: float,
     slo_percentile: float,
     max_devices: int,
-    prices: tuple[str, ...],
-    break_even: str,
+    prices: tuple[tuple[str, float], ...],
+    break_even: Flips,
     utilization: float,
     reserve: int,
     kv_dtype: str,
@@ -97,6 +93,7 @@ def command(
     kvroof disagg llama-3.1-8b --max-devices 2 --tp 1
     kvroof disagg llama-3.1-70b --prefill h100-sxm --decode h200-sxm --tp 4 --max-devices 8 --break-even none
     """
+    from kvroof.calibration.load import efficiencies
     from kvroof.serving.demand.lengths import parse_lengths
     from kvroof.serving.demand.traffic import Traffic, traffic
     from kvroof.serving.pools.best_pools import Question, question_of
@@ -107,17 +104,20 @@ def command(
     if not 2 <= max_devices <= MAX_DEVICES:
         raise BadInput(f"{max_devices} is not between 2 and {MAX_DEVICES}", where="--max-devices")
     arch = load_model(model, ignore_keys=ignore_keys)
-    chips = (prefill, decode or prefill)
+    filler, decoder = load_hardware(prefill), load_hardware(decode or prefill)
+    chips = {chip.name: chip for chip in (filler, decoder)}
+    priced, paid = efficiencies(calibration, chips), prices_of(prices, chips, of_all=True)
+    sizes = tp or tuple(n for n in RANKS if n <= max_devices // 2)
 
-    def plans(hw: str, ranks: tuple[int, ...] | None) -> list[Plan]:
-        sizes = ranks or tp or tuple(n for n in RANKS if n <= max_devices // 2)
-        found = _plans(arch, hw, sizes, ep, kv_dtype, weights_dtype, calibration)
+    def plans(chip: Hardware, ranks: Sequence[int]) -> list[Plan]:
+        layouts = [Layout(tp=n, ep=n if ep else 1) for n in ranks]
+        found = _plans(arch, chip, layouts, kv_dtype, weights_dtype, priced[chip.name])
         return [plan for plan in found if plan.layout.devices <= max_devices]
 
-    first, later = plans(chips[0], prefill_tp), plans(chips[1], decode_tp)
-    either = [plan for chip in dict.fromkeys(chips) for plan in plans(chip, None)]
+    first, later = plans(filler, prefill_tp or sizes), plans(decoder, decode_tp or sizes)
+    either = [plan for chip in chips.values() for plan in plans(chip, sizes)]
     kept = limits(ttft, tpot, slo_percentile / 100)
-    carried = kv_link("KV link", link) if link is not None else scale_out_link(load_hardware(chips[0]))
+    carried = kv_link("KV link", link) if link is not None else scale_out_link(filler)
 
     def ask(asked: Traffic) -> Question:
         return question_of(
@@ -140,7 +140,7 @@ def command(
             None if break_even == "none" else ask,
             whats=QUICK if break_even == "quick" else get_args(What),
             rate_rps=rate,
-            prices=_prices(prices, chips),
+            prices=paid or None,
         )
     if as_json:
         print_json(answer)
@@ -152,62 +152,32 @@ def command(
 
 def _plans(
     model: Architecture,
-    hw: str,
-    ranks: Sequence[int],
-    ep: bool,
+    machine: Hardware,
+    layouts: Sequence[Layout],
     kv_dtype: str,
     weights_dtype: str,
-    calibration: str,
+    efficiency: Efficiency,
 ) -> list[Plan]:
     """Return the instances that may be made of a machine; layouts that the model refuses are left out.
 
     Raises:
-        BadInput: No count of ranks that the model can be split over.
+        BadInput: No layout that the model can be split over.
     """
-    machine, efficiency = load_hardware(hw), IDENTITY
-    if calibration != "none":
-        from kvroof.calibration.load import load_calibration
-
-        efficiency = load_calibration(calibration, machine.name) or IDENTITY
     found, refused = [], None
-    for tp in ranks:
+    for layout in layouts:
         try:
-            found.append(
-                Plan.of(
-                    model,
-                    machine,
-                    tp=tp,
-                    ep=tp if ep else 1,
-                    kv_dtype=kv_dtype,
-                    weights_dtype=weights_dtype,
-                    efficiency=efficiency,
-                )
+            plan = Plan.of(
+                model,
+                machine,
+                layout=layout,
+                kv_dtype=kv_dtype,
+                weights_dtype=weights_dtype,
+                efficiency=efficiency,
             )
         except KvroofError as error:
             refused = error
+        else:
+            found.append(plan)
     if not found and refused is not None:
         raise refused
-    return found
-
-
-def _prices(given: Sequence[str], chips: Sequence[str]) -> dict[str, float] | None:
-    """Return prices by chip, None where none is given.
-
-    Raises:
-        BadInput: A price that cannot be read, or a chip without one.
-    """
-    if not given:
-        return None
-    found: dict[str, float] = {}
-    for one in given:
-        name, _, price = one.partition("=")
-        try:
-            found[load_hardware(name).name] = float(price)
-        except ValueError:
-            raise BadInput(f"{one!r} is no price", where="--price", way_out="write h100-sxm=2.5") from None
-        if not found[load_hardware(name).name] > 0:
-            raise BadInput(f"{one!r} is not a positive price", where="--price")
-    for chip in chips:
-        if load_hardware(chip).name not in found:
-            raise BadInput(f"{chip} has no price", where="--price", way_out=f"add --price {chip}=2.5")
     return found

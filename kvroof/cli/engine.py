@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from kvroof.catalog.models import load_model
 from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
-from kvroof.cli.calibrate import measuring
+from kvroof.cli.options import shown
 from kvroof.cli.output import plain, print_json, print_view
+from kvroof.cli.progress import measuring
+from kvroof.cli.quantities import written
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName, Preemption, Reserve
 
@@ -27,91 +30,87 @@ if TYPE_CHECKING:
     from kvroof.spec.hardware import Hardware
 
 NEEDED = ("flax", "jaxtyping")
+DTYPES = ("float32", "bfloat16", "float64")
+
+
+_sent = options.gathered(
+    "sent",
+    options.given,
+    shown("--requests", 4, "Requests, all there from the start."),
+    shown("--prompt prompt_tokens", 24, "Tokens of the longest prompt."),
+    shown("--output output_tokens", 12, "Tokens that each request generates."),
+    shown("--prefix-share shared_prefix", 0, "Leading tokens that all prompts share."),
+    click.option("--hand-off", is_flag=True, help="One engine runs the prompts, another decodes."),
+    shown("--seed", 0, "Of the weights and the prompts."),
+)
+_policy = options.gathered(
+    "policy",
+    Policy,
+    shown("--policy name", "continuous", "Which requests share a round.", click.Choice(get_args(PolicyName))),
+    shown("--max-num-seqs", 4, "Requests that run at a time."),
+    shown("--max-num-batched-tokens", 64, "Tokens of a round."),
+    shown(
+        "--reserve-blocks reserve",
+        "prompt",
+        "How much of a request must find blocks when it is admitted.",
+        click.Choice(get_args(Reserve)),
+    ),
+    shown(
+        "--preemption",
+        "recompute",
+        "What becomes of a request that loses its place.",
+        click.Choice(get_args(Preemption)),
+    ),
+)
+_cache = options.gathered(
+    "cache",
+    options.given,
+    shown("--block-size", 8, "Tokens in a KV block."),
+    shown("--blocks num_blocks", 32, "Blocks of the cache."),
+    shown("--host-blocks", 0, "Blocks in host memory, for swapping."),
+    shown("--dtype", "float32", "What the decoder computes in.", click.Choice(DTYPES)),
+)
+_size = options.gathered(
+    "size",
+    options.given,
+    shown("--hidden-size", 64, "Width of the scaled-down residual."),
+    shown("--layers", 2, "Layers of the scaled-down model, at least."),
+    shown("--vocab-size", 128, "Rows of its embedding."),
+)
 
 
 @click.command("engine")
 @click.argument("model", metavar="MODEL")
-@click.option("--requests", default=4, show_default=True, help="Requests, all there from the start.")
-@click.option("--prompt", default=24, show_default=True, help="Tokens of the longest prompt.")
-@click.option("--output", default=12, show_default=True, help="Tokens that each request generates.")
-@click.option("--prefix-share", default=0, show_default=True, help="Leading tokens that all prompts share.")
-@click.option(
-    "--policy",
-    type=click.Choice(["static", "continuous", "chunked"]),
-    default="continuous",
-    show_default=True,
-    help="Which requests share a round.",
-)
-@click.option("--max-num-seqs", default=4, show_default=True, help="Requests that run at a time.")
-@click.option("--max-num-batched-tokens", default=64, show_default=True, help="Tokens of a round.")
-@click.option(
-    "--reserve",
-    type=click.Choice(["none", "prompt", "output"]),
-    default="prompt",
-    show_default=True,
-    help="How much of a request must find blocks when it is admitted.",
-)
-@click.option(
-    "--preemption",
-    type=click.Choice(["recompute", "swap"]),
-    default="recompute",
-    show_default=True,
-    help="What becomes of a request that loses its place.",
-)
-@click.option("--block-size", default=8, show_default=True, help="Tokens in a KV block.")
-@click.option("--blocks", default=32, show_default=True, help="Blocks of the cache.")
-@click.option("--host-blocks", default=0, show_default=True, help="Blocks in host memory, for swapping.")
-@click.option("--hand-off", is_flag=True, help="One engine runs the prompts, another decodes.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float64"]),
-    default="float32",
-    show_default=True,
-    help="What the decoder computes in.",
-)
-@click.option(
+@_sent
+@_policy
+@_cache
+@shown(
     "--kv-dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "int8", "fp8"]),
-    default="auto",
-    show_default=True,
-    help="What keys and values are cached in; auto follows --dtype.",
+    "auto",
+    "What keys and values are cached in; auto follows --dtype.",
+    click.Choice(("auto", "float32", "bfloat16", "int8", "fp8")),
 )
-@click.option("--hidden-size", default=64, show_default=True, help="Width of the scaled-down residual.")
-@click.option("--layers", default=2, show_default=True, help="Layers of the scaled-down model, at least.")
-@click.option("--vocab-size", default=128, show_default=True, help="Rows of its embedding.")
-@click.option("--seed", default=0, show_default=True, help="Of the weights and the prompts.")
+@_size
 @click.option("--calibration", metavar="FILE", help="A profile of this device, to predict each round with.")
 @click.option("--hardware", metavar="HW", help="The machine of that profile; else the file beside it.")
 @click.option("--calibrate", "measure", is_flag=True, help="Measure this device first, in under a minute.")
-@click.option("--trace", "trace_file", metavar="FILE", help="Write the run in Chrome's trace format.")
+@click.option(
+    "--trace", "trace_file", type=written(), metavar="FILE", help="Write the run in Chrome's trace format."
+)
 @options.ignore_key
 @options.explain
 @options.json_output
 def command(
     model: str,
-    requests: int,
-    prompt: int,
-    output: int,
-    prefix_share: int,
-    policy: PolicyName,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    reserve: Reserve,
-    preemption: Preemption,
-    block_size: int,
-    blocks: int,
-    host_blocks: int,
-    hand_off: bool,
-    dtype: str,
+    sent: dict[str, Any],
+    policy: Policy,
+    cache: dict[str, Any],
     kv_dtype: str,
-    hidden_size: int,
-    layers: int,
-    vocab_size: int,
-    seed: int,
+    size: dict[str, int],
     calibration: str | None,
     hardware: str | None,
     measure: bool,
-    trace_file: str | None,
+    trace_file: Path | None,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -135,7 +134,7 @@ def command(
             way_out="pip install 'kvroof[engine]'",
         )
     architecture = load_model(model, ignore_keys=ignore_keys)
-    scale = _scale(hidden_size, layers, vocab_size)
+    scale = _scale(**size)
     known = _known(calibration, hardware, measure)
     from kvroof.engine.executor import Settings, padded
     from kvroof.engine.scaling import scaled_down
@@ -143,28 +142,12 @@ def command(
 
     report = run_trial(
         architecture,
-        Trial(
-            requests=requests,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            shared_prefix=prefix_share,
-            hand_off=hand_off,
-            seed=seed,
-        ),
-        Policy(
-            name=policy,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            reserve=reserve,
-            preemption=preemption,
-        ),
+        Trial(**sent),
+        policy,
         Settings(
-            block_size=block_size,
-            num_blocks=blocks,
-            host_blocks=host_blocks,
-            dtype=dtype,
+            **cache,
             kv_dtype={"auto": None, "fp8": "float8_e4m3fn"}.get(kv_dtype, kv_dtype),
-            fewest_seqs=padded(max(min(requests, max_num_seqs, 8), 1), 1),
+            fewest_seqs=padded(max(min(sent["requests"], policy.max_num_seqs, 8), 1), 1),
             fewest_queries=32,
             fewest_blocks=8,
         ),
@@ -176,7 +159,7 @@ def command(
     from kvroof.view.engine import engine_view, trace_events
 
     if trace_file is not None:
-        write_whole(trace_file, json.dumps(trace_events(report)), f"--trace {trace_file[-80:]}")
+        write_whole(trace_file, json.dumps(trace_events(report)), f"--trace {trace_file}")
     if as_json:
         names = ("prefill_predicted", "predicted")
         print_json(plain(report) | dict(zip(names, plain(predicted), strict=True)))

@@ -1,14 +1,15 @@
-"""The options that choose an engine and its flags, and the allocator that they make."""
+"""The options that choose an engine and its flags, and the storage that they make."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 import click
 
+from kvroof.cli.options import gathered, given
 from kvroof.ground.dtypes import parse_dtype
 from kvroof.ground.errors import BadInput
 from kvroof.memory.allocators import (
@@ -18,16 +19,18 @@ from kvroof.memory.allocators import (
     parse_allocator,
     plain_engine,
 )
-from kvroof.memory.engines.engine import Formats
+from kvroof.memory.engines.llama_cpp import Latent
+from kvroof.memory.engines.vllm import Mismatch
 from kvroof.memory.kv import engine_formats
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.parallel import Layout
-from kvroof.spec.precision import HF_STATE, parse_kv_format
+from kvroof.spec.precision import HF_STATE, KVFormat, StateFormat, parse_kv_format
 
 F = TypeVar("F", bound=Callable[..., Any])
+Flags: TypeAlias = dict[str, Any]
+"""The options that were given, by name."""
 
 ENGINES = get_args(EngineName)
-_KEY = "kvroof.engine"
 _FLAGS: dict[str, tuple[str, ...]] = {
     "max_num_batched_tokens": ENGINES,
     "dcp": ("vllm",),
@@ -47,16 +50,8 @@ _FLAGS: dict[str, tuple[str, ...]] = {
 """Fields of the engines' records that an option sets, and the engines that have them."""
 
 
-def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    """Keep an option's value where `chosen_allocator` looks for it, if it was given."""
-    if value is not None:
-        ctx.meta.setdefault(_KEY, {})[str(param.name)] = value
-
-
-def _option(*names: str, help: str, hidden: bool = False, type: Any = None) -> Callable[[F], F]:
-    return click.option(
-        *names, help=help, hidden=hidden, type=type, default=None, expose_value=False, callback=_keep
-    )
+def _option(*names: str, help: str, type: Any = None) -> Callable[[F], F]:
+    return click.option(*names, help=help, type=type, default=None)
 
 
 _OPTIONS = (
@@ -71,7 +66,7 @@ _OPTIONS = (
     _option("--mtp-layers", type=int, help="The model's own drafting layers, which cache too (vllm)."),
     _option("--batches-in-flight", type=int, help="2 with asynchronous scheduling (vllm)."),
     _option(
-        "--page-mismatch", "mismatch", type=click.Choice(("pad", "raise")), help="Uneven pages (vllm): pad."
+        "--page-mismatch", "mismatch", type=click.Choice(get_args(Mismatch)), help="Uneven pages (vllm): pad."
     ),
     _option("--group-ratio", "similar", help="Counts of layers nearer than this share groups (vllm): 1.5."),
     _option(
@@ -85,80 +80,85 @@ _OPTIONS = (
     _option("--swa-full/--no-swa-full", "swa_full", help="Windowed layers keep all (llama.cpp): off."),
     _option(
         "--mla",
-        type=click.Choice(("latent", "transposed", "expanded")),
+        type=click.Choice(get_args(Latent)),
         help="How latent attention is stored (llama.cpp; ik_llama.cpp -mla 3, 1, 0): latent.",
     ),
 )
 
 
-def engine_options(function: F) -> F:
-    """Add the options; `chosen_allocator` reads them."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+engine_options = gathered("flags", given, *_OPTIONS)
 
 
-def chosen(name: str) -> Any:
-    """Return the value of one of these options, None when it was left out."""
-    return click.get_current_context().meta.get(_KEY, {}).get(name)
-
-
-def chosen_allocator(model: Architecture, engine: str | None = None) -> Allocator:
+def _allocator(flags: Flags, model: Architecture, engine: str | None = None) -> Allocator:
     """Return the allocator that the options make for `model`; `engine` where no option names one.
 
     Raises:
         BadInput: An unknown name, a value that cannot be, or a flag that the engine does not have.
     """
-    values: dict[str, Any] = click.get_current_context().meta.get(_KEY, {})
-    name = values.get("engine", engine)
+    name: str | None = flags.get("engine", engine)
     if name is not None and name not in ENGINES:
         raise BadInput(f"{name!r} is not an engine", where="--engine", way_out=f"known: {', '.join(ENGINES)}")
-    asked = values.get("allocator", name or "paged")
+    asked: str = flags.get("allocator", name or "paged")
     if name is not None and asked != name:
         raise BadInput(
             f"{asked!r} and --engine {name} are two allocators", where="--allocator", way_out="leave one out"
         )
-    flags = {key: value for key, value in values.items() if key in _FLAGS}
+    block, length = flags.get("block_size"), flags.get("max_model_len")
+    own = {key: value for key, value in flags.items() if key in _FLAGS}
     if asked not in ENGINES:
-        for key in flags:
+        for key in own:
             if key not in ("state_dtype", "max_num_batched_tokens", "dcp"):
                 raise BadInput("is a flag of an engine", where=_spelling(key), way_out="add --engine vllm")
-        return parse_allocator(
-            asked, values.get("block_size"), values.get("max_model_len"), model.max_position_embeddings
-        )
-    for key, value in flags.items():
+        return parse_allocator(asked, block, length, model.max_position_embeddings)
+    for key, value in own.items():
         if asked not in _FLAGS[key]:
             raise BadInput(
                 f"{asked} has no such flag",
                 where=_spelling(key),
                 way_out=f"it is {' and '.join(_FLAGS[key])}'s",
             )
-        flags[key] = _value(key, value)
-    block, length = values.get("block_size"), values.get("max_model_len")
+        own[key] = _value(key, value)
     if block is not None and asked == "llama.cpp":
         raise BadInput(
             "llama.cpp has no blocks: it pads its context", where="--block-size", way_out="leave it out"
         )
     parse_allocator(asked, block, length)
-    made = replace(plain_engine(cast(EngineName, asked), block, length), **flags)
+    made = replace(plain_engine(cast(EngineName, asked), block, length), **own)
     return parse_allocator(asked, block, length, engine=made)
 
 
-def with_context(layout: Layout, allocator: Allocator) -> Layout:
-    """Return the layout with `--dcp`, which an engine's own allocator counts by itself."""
-    return layout if allocator.engine is not None else replace(layout, dcp=chosen("dcp") or 1)
+class Stored(NamedTuple):
+    """What the options make of a model: its allocator, the formats of its cache and state, and its layout."""
+
+    allocator: Allocator
+    kv_format: KVFormat
+    state_format: StateFormat
+    layout: Layout
 
 
-def chosen_formats(model: Architecture, allocator: Allocator, kv_dtype: str) -> Formats:
-    """Return the formats that `--kv-dtype` and `--state-dtype` ask for, as the engine stores them.
+def chosen_storage(
+    flags: Flags, model: Architecture, layout: Layout, kv_dtype: str, engine: str | None = None
+) -> Stored:
+    """Return how the options store a model's cache, in an engine as that engine does.
+
+    Args:
+        flags: The options of engines.
+        model: The model.
+        layout: Its layout, less `--dcp`, which an engine's own allocator counts by itself.
+        kv_dtype: As `--kv-dtype` gives it.
+        engine: The engine where no option names one.
 
     Raises:
-        BadInput: No such dtype.
+        BadInput: No such dtype, an unknown name, or a flag that the engine does not have.
     """
-    state, dtype = HF_STATE, chosen("state_dtype")
+    allocator = _allocator(flags, model, engine)
+    state, dtype = HF_STATE, flags.get("state_dtype")
     if dtype is not None and dtype != "auto":
         state = replace(state, recurrent=parse_dtype(dtype, "--state-dtype"))
-    return engine_formats(model, allocator, parse_kv_format(kv_dtype, model), state)
+    formats = engine_formats(model, allocator, parse_kv_format(kv_dtype, model), state)
+    if allocator.engine is None:
+        layout = replace(layout, dcp=flags.get("dcp", 1))
+    return Stored(allocator, *formats, layout)
 
 
 def _value(key: str, value: Any) -> Any:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import click
 
 from kvroof.catalog.models import load_model, model_names
 from kvroof.catalog.profiles import hardware_names, load_hardware
-from kvroof.catalog.whole_file import writable, write_whole
+from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
 from kvroof.cli.output import print_json
+from kvroof.cli.progress import steps
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import format_bytes
 
@@ -34,9 +33,11 @@ FIRST_MACHINE = "h100-sxm"
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--hw", "machines", multiple=True, metavar="HW", help="Only these machines; repeatable.")
 @click.option("--all", "every", is_flag=True, help="Every model of the catalog; takes a minute.")
-@click.option("--out", required=True, metavar="FILE", help="The .html file; it needs no network.")
+@options.page_out
 @options.json_output
-def command(models: tuple[str, ...], machines: tuple[str, ...], every: bool, out: str, as_json: bool) -> None:
+def command(
+    models: tuple[str, ...], machines: tuple[str, ...], every: bool, out: Path, as_json: bool
+) -> None:
     """One page with sliders: footprint, fit, times and roofline of any model on any machine, at once.
 
     Without a MODEL the usual ones are in it; without --hw, every machine of the catalog.
@@ -44,7 +45,6 @@ def command(models: tuple[str, ...], machines: tuple[str, ...], every: bool, out
     \b
     kvroof explore llama-3.1-8b deepseek-v3 --hw h100-sxm --hw mi300x --out explorer.html
     """
-    path = writable(out, (".html", ".htm"), "--out")
     if every and models:
         raise BadInput("--all is every model", where="MODEL", way_out="name models, or give --all")
     from kvroof.search.tables import explorer_tables
@@ -53,21 +53,14 @@ def command(models: tuple[str, ...], machines: tuple[str, ...], every: bool, out
     usual = (*USUAL_MODELS, *(name for name in model_names() if every and name not in USUAL_MODELS))
     places = sorted(hardware_names(), key=lambda name: name != FIRST_MACHINE)
     chosen = {name: load_hardware(name) for name in machines or places}
-    with _progress(list(dict.fromkeys(models or usual))) as names:
-        tables = explorer_tables(((name, load_model(name)) for name in names), chosen.items())
+    names = steps(dict.fromkeys(models or usual), "tracing the models")
+    tables = explorer_tables(((name, load_model(name)) for name in names), chosen.items())
     page = explorer_page(tables).encode()
-    write_whole(path, page, f"--out {out[-80:]}")
+    write_whole(out, page, f"--out {out}")
     held = [model["name"] for model in tables["models"]]
     if as_json:
-        print_json({"path": out, "bytes": len(page), "models": held, "machines": list(chosen)})
+        print_json({"path": str(out), "bytes": len(page), "models": held, "machines": list(chosen)})
     else:
         click.echo(
             f"{len(held)} models on {len(chosen)} machines written to {out}, {format_bytes(len(page))}"
         )
-
-
-def _progress(names: list[str]) -> AbstractContextManager[Iterator[str]]:
-    """Return the names, with a bar that fills as they are taken where a person looks on."""
-    if not sys.stderr.isatty():
-        return nullcontext(iter(names))
-    return click.progressbar(names, label="Tracing the models", file=sys.stderr)

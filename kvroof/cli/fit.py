@@ -9,21 +9,14 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.engine_options import (
-    chosen,
-    chosen_allocator,
-    chosen_formats,
-    engine_options,
-    with_context,
-)
+from kvroof.cli.engine_options import Flags, Stored, chosen_storage, engine_options
 from kvroof.cli.output import print_json, print_view
 from kvroof.cli.quantities import SIZE
 from kvroof.ground.errors import BadInput
 from kvroof.memory.budget import Draft
 from kvroof.memory.ledger import fit
 from kvroof.memory.terms import budget_terms
-from kvroof.spec.offload import offload
-from kvroof.spec.parallel import check_layout
+from kvroof.spec.parallel import Layout, check_layout, draft_layout
 from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
 
@@ -31,8 +24,7 @@ from kvroof.spec.precision import parse_kv_format
 @click.command("fit")
 @click.argument("model")
 @click.argument("hw", required=False)
-@click.option("--tokens", default=8192, show_default=True, help="Cached tokens of each sequence.")
-@click.option("--seqs", default=1, show_default=True, help="Sequences.")
+@options.cached
 @click.option("--capacity", type=SIZE, help="Memory of one device, instead of HW's, e.g. 22GiB.")
 @click.option("--weights", type=SIZE, help="Weights on one device, instead of the count.")
 @options.encoder_tokens
@@ -81,9 +73,9 @@ def command(
     typical_tokens: int | None,
     kv_dtype: str,
     weights_dtype: str,
-    offload_layers: int,
-    offload_experts: bool,
-    offload_kv: bool,
+    flags: Flags,
+    offloaded: options.Offloading,
+    layout: Layout,
     ignore_keys: tuple[str, ...],
     explain: bool,
     as_json: bool,
@@ -104,26 +96,23 @@ def command(
             where="--admission",
             way_out="give --admission optimistic --typical-tokens 2000, or neither",
         )
-    arch = load_model(model, ignore_keys=ignore_keys)
-    arch = offload(arch, layers=offload_layers, experts=offload_experts, kv=offload_kv)
-    allocator = chosen_allocator(arch)
-    kv_format, state_format = chosen_formats(arch, allocator, kv_dtype)
-    layout = with_context(options.chosen_layout(), allocator)
-    check_layout(arch, layout)
-    drafter = load_model(draft) if draft is not None else None
+    arch = offloaded.of(load_model(model, ignore_keys=ignore_keys))
+    stored = chosen_storage(flags, arch, layout, kv_dtype)
+    check_layout(arch, stored.layout)
+    drafter = None if draft is None else _drafter(draft, stored, kv_dtype, ignore_keys)
     terms = budget_terms(
         arch,
-        allocator,
+        stored.allocator,
         seqs,
-        layout.tp,
-        tokens=chosen("max_model_len") or arch.max_position_embeddings,
-        tokens_per_step=chosen("max_num_batched_tokens"),
+        stored.layout.tp,
+        tokens=flags.get("max_model_len") or arch.max_position_embeddings,
+        tokens_per_step=flags.get("max_num_batched_tokens"),
         reserved=not options.left_out("reserve"),
         activations=activations,
         non_torch=non_torch,
         graphs=cuda_graphs,
         lora=None if adapters is None else (adapters, adapter_rank),
-        draft=drafter,
+        draft=None if drafter is None else (drafter.model, drafter.layout),
     )
     ledger = fit(
         arch,
@@ -134,13 +123,10 @@ def command(
         reserve_bytes=reserve,
         weights_bytes=weights,
         formats=parse_formats(weights_dtype, arch),
-        kv_format=kv_format,
-        state_format=state_format,
-        allocator=allocator,
-        layout=layout,
+        **stored._asdict(),
         encoder_tokens=encoder_tokens,
         terms=terms,
-        draft=None if drafter is None else Draft(model=drafter, kv_format=parse_kv_format(kv_dtype, drafter)),
+        draft=drafter,
         typical_tokens=typical_tokens,
         adapters=(adapters or 0, adapter_rank),
     )
@@ -151,3 +137,10 @@ def command(
 
         print_view(fit_view(ledger, machine if capacity is None else None, explain))
     sys.exit(0 if ledger.fits else 1)
+
+
+def _drafter(name: str, stored: Stored, kv_dtype: str, ignore_keys: tuple[str, ...]) -> Draft:
+    """Return a model that drafts, its cache in the dtype that was asked for."""
+    model = load_model(name, ignore_keys=ignore_keys)
+    kv_format = parse_kv_format(kv_dtype, model)
+    return Draft(model=model, kv_format=kv_format, layout=draft_layout(model, stored.layout))

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import sys
+from typing import ClassVar
 
 import click
 
 from kvroof import __version__
+from kvroof.cli.lazy import Lazy
 from kvroof.ground.errors import KvroofError
 
-VERBS = {
-    "list": "kvroof.cli.listing",
-    "show": "kvroof.cli.show",
-    "kv": "kvroof.cli.kv",
-    "fit": "kvroof.cli.fit",
-    "estimate": "kvroof.cli.estimate",
-    "compare": "kvroof.cli.compare",
-    "optimize": "kvroof.cli.optimize",
-    "disagg": "kvroof.cli.disagg",
-    "simulate": "kvroof.cli.simulate",
-    "calibrate": "kvroof.cli.calibrate",
-    "engine": "kvroof.cli.engine",
-    "validate": "kvroof.cli.validate",
-    "plot": "kvroof.cli.plot",
-    "report": "kvroof.cli.report",
-    "explore": "kvroof.cli.explore",
-    "doctor": "kvroof.cli.doctor",
-}
+VERBS = (
+    "list", "show", "kv", "fit", "estimate", "compare", "optimize", "disagg", "simulate", "calibrate",
+    "engine", "validate", "plot", "report", "explore", "doctor",
+)  # fmt: skip
 
 
-class Verbs(click.Group):
-    """A group that imports a verb's module when the verb is used."""
+class Verbs(Lazy):
+    """The verbs, each in the module of its name."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs, what is in the catalog first."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the verb's command, None when there is no such verb."""
-        if cmd_name not in VERBS:
-            return None
-        command = importlib.import_module(VERBS[cmd_name]).command
-        assert isinstance(command, click.Command)
-        return command
+    places: ClassVar = {verb: ("listing" if verb == "list" else verb, "command") for verb in VERBS}
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
-from kvroof.catalog.whole_file import writable, write_whole
+from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
-from kvroof.cli.quantities import CHUNK, PRICE, TIME
+from kvroof.cli.quantities import CHUNK, TIME, prices_of, written
 from kvroof.ground.errors import BadInput
+from kvroof.search.question import Chunking, Goal, Objective
 
 if TYPE_CHECKING:
-    from kvroof.roofline.efficiency import Efficiency
     from kvroof.search.choices import Axes
-    from kvroof.search.question import Chunking
     from kvroof.search.relaxed_search import Search
     from kvroof.serving.demand.lengths import Lengths
     from kvroof.spec.hardware import Hardware
@@ -28,36 +28,45 @@ F = TypeVar("F", bound=Callable[..., Any])
 MOST_DEVICES = 8
 MOST_FLEET = 65_536
 """Devices of a replica where nobody bounds them, and of all replicas that serve a rate."""
-ISL, OSL = "2048", "256"
 
 
 def _axis(name: str, text: str) -> Callable[[F], F]:
     return click.option(f"--{name}", type=click.IntRange(1), help=f"{text}; free if left out.")
 
 
+_ranks = options.gathered(
+    "ranks",
+    options.given,
+    _axis("tp", "Tensor-parallel ranks"),
+    _axis("pp", "Pipeline stages"),
+    _axis("dp", "Groups of ranks that share experts"),
+    _axis("ep", "Parts that routed experts are dealt into"),
+    click.option(
+        "--dcp", type=click.IntRange(1), default=1, help="Ranks sharing a KV head's tokens in decode."
+    ),
+)
+
+
 @click.command("optimize")
 @click.argument("model")
 @click.argument("hw", nargs=-1, required=True, metavar="HW...|all")
-@click.option("--isl", metavar="N|P50/P90", help=f"Prompt tokens, or a median and a p90.  [default: {ISL}]")
-@click.option("--osl", metavar="N|P50/P90", help=f"Output tokens, alike.  [default: {OSL}]")
+@options.spread_lengths
 @click.option("--lengths-from", metavar="TRACE", help="Take both lengths from a trace of requests.")
-@click.option("--cached-prefix", default=0, show_default=True, help="Prompt tokens already in the cache.")
+@options.cached_prefix
 @click.option("--ttft", type=TIME, help="Limit on the time to the first token, e.g. 1s.")
 @click.option("--tpot", type=TIME, help="Limit on the time per further token, e.g. 50ms.")
-@click.option(
-    "--slo-percentile", type=float, default=90.0, show_default=True, help="Requests that keep them."
-)
+@options.slo_percentile
 @click.option("--rate", type=float, help="Requests per second to serve: the fewest devices that do.")
 @click.option(
     "--objective",
-    type=click.Choice(["throughput", "latency", "cost", "energy"]),
+    type=click.Choice(get_args(Objective)),
     default="throughput",
     show_default=True,
     help="Tokens/s per device, time of a request, dollars or joules per token.",
 )
 @click.option(
     "--maximize",
-    type=click.Choice(["throughput", "context", "batch"]),
+    type=click.Choice(get_args(Goal)),
     default="throughput",
     show_default=True,
     help="Or the longest context (of --batch sequences), or the largest batch, that keeps the limits.",
@@ -65,13 +74,9 @@ def _axis(name: str, text: str) -> Callable[[F], F]:
 @click.option("--batch", type=click.IntRange(1), help="Sequences at once, where they are given.")
 @click.option("--max-batch", type=click.IntRange(1), help="Sequences at once at most.")
 @click.option("--chunk", type=CHUNK, default="auto", show_default=True, help="Prompt tokens of a step.")
-@click.option("--price", "prices", type=PRICE, multiple=True, metavar="HW=USD", help="Per device and hour.")
+@options.prices
 @click.option("--max-devices", type=click.IntRange(1, MOST_FLEET), help="Devices at most.  [default: 8]")
-@_axis("tp", "Tensor-parallel ranks")
-@_axis("pp", "Pipeline stages")
-@_axis("dp", "Groups of ranks that share experts")
-@_axis("ep", "Parts that routed experts are dealt into")
-@click.option("--dcp", type=click.IntRange(1), default=1, help="Ranks sharing a KV head's tokens in decode.")
+@_ranks
 @options.block_size
 @click.option("--kv-dtype", "kv_dtypes", multiple=True, help="auto, a dtype or K/V; several are compared.")
 @click.option(
@@ -81,32 +86,33 @@ def _axis(name: str, text: str) -> Callable[[F], F]:
 @options.reserve
 @options.calibrated
 @click.option("--verify", is_flag=True, help="Also evaluate every whole point, and say how far off this is.")
-@click.option("--table", metavar="FILE", help="Write every evaluated point to a .csv or a .parquet.")
+@click.option(
+    "--table",
+    type=written(".csv", ".parquet"),
+    metavar="FILE",
+    help="Write every evaluated point to a .csv or a .parquet.",
+)
 @options.ignore_key
 @options.json_output
 def command(
     model: str,
     hw: tuple[str, ...],
-    isl: str | None,
-    osl: str | None,
+    isl: str,
+    osl: str,
     lengths_from: str | None,
     cached_prefix: int,
     ttft: float | None,
     tpot: float | None,
     slo_percentile: float,
     rate: float | None,
-    objective: str,
-    maximize: str,
+    objective: Objective,
+    maximize: Goal,
     batch: int | None,
     max_batch: int | None,
     chunk: int | Chunking,
     prices: tuple[tuple[str, float], ...],
     max_devices: int | None,
-    tp: int | None,
-    pp: int | None,
-    dp: int | None,
-    ep: int | None,
-    dcp: int,
+    ranks: dict[str, Any],
     block_size: int,
     kv_dtypes: tuple[str, ...],
     weights_dtypes: tuple[str, ...],
@@ -114,7 +120,7 @@ def command(
     reserve: int,
     calibration: str,
     verify: bool,
-    table: str | None,
+    table: Path | None,
     ignore_keys: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -127,6 +133,7 @@ def command(
     kvroof optimize llama-3.1-70b h200-sxm --maximize context --batch 4 --ttft 30s
     kvroof optimize llama-3.1-8b h100-sxm --rate 40 --isl 1020/2734 --osl 200/500 --ttft 1s --tpot 50ms
     """
+    from kvroof.calibration.load import efficiencies
     from kvroof.catalog.models import load_model
     from kvroof.search.choices import Axes, Stores, plans
     from kvroof.search.optimize import answer
@@ -136,25 +143,27 @@ def command(
     from kvroof.serving.pools.goodput import limits
 
     machines = _machines(hw)
+    names = [machine.name for machine in machines]
+    priced = efficiencies(calibration, names)
     prompts, outputs = _lengths(isl, osl, lengths_from)
     question = Question(
         isl=prompts,
         osl=outputs,
         cached=cached_prefix,
         limits=limits(ttft, tpot, slo_percentile / 100),
-        objective=cast(Any, objective),
-        maximize=cast(Any, maximize),
+        objective=objective,
+        maximize=maximize,
         batch=batch,
         most_batch=max_batch,
         chunk=chunk,
         utilization=utilization,
         reserve_bytes=reserve,
-        prices=_prices(prices, machines),
+        prices=prices_of(prices, names),
     )
-    if table is not None:
-        writable(table, (".csv", ".parquet"), "--table")
+    if rate is not None and (verify or table is not None):
+        raise BadInput("a rate is served by trial", where="--rate", way_out="leave --verify and --table out")
     most = max_devices or MOST_DEVICES
-    axes = Axes(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, most_devices=most)
+    axes = Axes(**ranks, most_devices=most)
     if rate is not None and max_devices is not None:
         axes = replace(axes, most_devices=max(min(most, MOST_DEVICES), _asked(axes)))
     choices = plans(
@@ -162,15 +171,13 @@ def command(
         machines,
         axes,
         Stores(kv=kv_dtypes or ("auto",), weights=weights_dtypes or ("auto",), block_size=block_size),
-        _efficiencies(calibration, machines),
+        lambda machine: priced[machine.name],
     )
     if rate is None:
         search = Search(choices, question, remember=table is not None)
         found = answer(search, verify=verify)
         if table is not None:
             _write(search, table)
-    elif verify or table is not None:
-        raise BadInput("a rate is served by trial", where="--rate", way_out="leave --verify and --table out")
     else:
         found = size_for_rate(choices, question, rate, max_devices or MOST_FLEET)
     if as_json:
@@ -182,14 +189,13 @@ def command(
     sys.exit(0 if found.feasible else 1)
 
 
-def _write(search: Search, name: str) -> None:
+def _write(search: Search, path: Path) -> None:
     """Write the evaluated points of a search, as the file's ending says."""
     from kvroof.search.evaluated import csv_text, evaluated, parquet_bytes
 
     columns = evaluated(search)
-    text = name.lower().endswith(".csv")
-    content = csv_text(columns).encode() if text else parquet_bytes(columns)
-    write_whole(name, content, f"--table {name[-80:]}")
+    text = path.suffix.lower() == ".csv"
+    write_whole(path, csv_text(columns) if text else parquet_bytes(columns), f"--table {path}")
 
 
 def _machines(names: tuple[str, ...]) -> list[Hardware]:
@@ -202,13 +208,13 @@ def _machines(names: tuple[str, ...]) -> list[Hardware]:
     return list({machine.name: machine for machine in found}.values())
 
 
-def _lengths(isl: str | None, osl: str | None, trace: str | None) -> tuple[Lengths, Lengths]:
+def _lengths(isl: str, osl: str, trace: str | None) -> tuple[Lengths, Lengths]:
     """Return the lengths of prompts and outputs, as given or as a trace has them."""
     from kvroof.serving.demand.lengths import empirical, parse_lengths
 
     if trace is None:
-        return parse_lengths(isl or ISL, "--isl"), parse_lengths(osl or OSL, "--osl")
-    if isl is not None or osl is not None:
+        return parse_lengths(isl, "--isl"), parse_lengths(osl, "--osl")
+    if not (options.left_out("isl") and options.left_out("osl")):
         raise BadInput(
             "the trace has both lengths", where="--lengths-from", way_out="leave --isl and --osl out"
         )
@@ -221,38 +227,6 @@ def _lengths(isl: str | None, osl: str | None, trace: str | None) -> tuple[Lengt
     )
 
 
-def _prices(given: Sequence[tuple[str, float]], machines: Sequence[Hardware]) -> dict[str, float]:
-    """Return the prices by machine, each of which has to be one that is searched."""
-    from kvroof.catalog.profiles import load_hardware
-
-    known = {machine.name for machine in machines}
-    found = {}
-    for name, price in given:
-        own = name if name in known else load_hardware(name).name
-        if own not in known:
-            raise BadInput(f"{own} is not among the machines", where="--price", way_out="name it as HW too")
-        found[own] = price
-    return found
-
-
 def _asked(axes: Axes) -> int:
     """Return the devices that the given axes take."""
     return (axes.tp or 1) * (axes.pp or 1) * (axes.dp or 1)
-
-
-def _efficiencies(calibration: str, machines: Sequence[Hardware]) -> Any:
-    """Return what each machine is priced with; under `auto` those without a profile take a typical one's.
-
-    Only where another machine has its own: a bound beside a prediction would always win.
-    """
-    from kvroof.roofline.efficiency import IDENTITY
-
-    if calibration == "none":
-        return lambda machine: IDENTITY
-    from kvroof.calibration.load import load_calibration
-
-    found: dict[str, Efficiency | None] = {m.name: load_calibration(calibration, m.name) for m in machines}
-    if any(found.values()) and not all(found.values()):
-        typical = load_calibration("generic", "")
-        found = {name: own or typical for name, own in found.items()}
-    return lambda machine: found[machine.name] or IDENTITY

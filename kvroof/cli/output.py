@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,13 @@ def print_view(parts: Iterable[RenderableType]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, PIPED_WIDTH)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED_WIDTH
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    click.echo(captured.get(), nl=False)
+    lines = captured.get().split("\n")
+    click.echo("\n".join(lines if console.is_terminal else map(str.rstrip, lines)), nl=False)
 
 
 def plain(value: Any) -> Any:

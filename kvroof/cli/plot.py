@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import click
 
-from kvroof.catalog.whole_file import writable, write_whole
+from kvroof.catalog.whole_file import write_whole
+from kvroof.cli.lazy import Lazy
 from kvroof.cli.output import print_json
+from kvroof.cli.quantities import written
 from kvroof.ground.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,60 +35,50 @@ KINDS = {
     "blocks": "plot_memory",
 }
 """The kinds, each with the module whose `draw_KIND` is its command."""
-FORMS = (".html", ".png", ".svg")
-_KEY = "kvroof.plot"
+_WORDS = "kvroof.plot.words"
 
 
-class Kinds(click.Group):
-    """The kinds of figures; a kind's module is imported when it is drawn."""
+class Kinds(Lazy):
+    """The kinds of figures."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the kinds."""
-        return list(KINDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a kind, None when there is no such kind."""
-        if cmd_name not in KINDS:
-            return None
-        command = getattr(importlib.import_module(f"kvroof.cli.{KINDS[cmd_name]}"), f"draw_{cmd_name}")
-        assert isinstance(command, click.Command)
-        return command
+    places: ClassVar = {kind: (module, f"draw_{kind}") for kind, module in KINDS.items()}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command, for the figure's page."""
-        ctx.meta[f"{_KEY}.words"] = list(args)
+        ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, args)
 
 
-def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    ctx.meta[f"{_KEY}.{param.name}"] = value
-
-
-def _form(ctx: click.Context, param: click.Parameter, value: str) -> None:
-    """Keep the path of the file, refusing what no figure is written as."""
-    writable(value, FORMS, "--out")
-    _keep(ctx, param, value)
-
-
 def drawn(function: F) -> F:
-    """Give a command that returns a figure its `--out` and `--json`, which `written` heeds."""
-    out = click.option(
+    """Give a command that returns a figure its `--out` and `--json`, and write what it returns."""
+
+    @wraps(function)
+    def command(**values: Any) -> None:
+        asked = {key: value for key, value in values.items() if key not in ("out", "as_json")}
+        _write(function(**asked), values["out"], values["as_json"])
+
+    file = click.option(
         "--out",
         required=True,
+        type=written(".html", ".png", ".svg"),
         metavar="FILE",
-        expose_value=False,
-        callback=_form,
         help="Where the figure goes: .html (no network needed), .png or .svg.",
     )
-    as_json = click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        expose_value=False,
-        callback=_keep,
-        help="Print what was written as JSON.",
-    )
-    return out(as_json(function))
+    told = click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+    return cast(F, file(told(command)))
+
+
+def _write(figure: Figure, path: Path, as_json: bool) -> None:
+    """Write a figure, and say what it answers."""
+    from kvroof.view.theme import words
+
+    said = words(figure)
+    data = _drawn_as(figure, path.suffix.lower(), click.get_current_context().meta[_WORDS])
+    write_whole(path, data, f"--out {path}")
+    if as_json:
+        print_json({"path": str(path), "bytes": len(data), "title": said.title, "caption": said.caption})
+    else:
+        click.echo(f"{said.title}\nwritten to {path}, {format_bytes(len(data))}")
 
 
 @click.group("plot", cls=Kinds)
@@ -106,21 +98,6 @@ def command() -> None:
     kvroof plot schedule llama-3.1-8b h100-sxm --rate 20 --out schedule.html
     kvroof plot blocks --lengths 100,72,40 --shared-prefix 32 --out blocks.html
     """
-
-
-@command.result_callback()
-@click.pass_context
-def written(ctx: click.Context, figure: Figure) -> None:
-    """Write the figure of a kind, and say what it answers."""
-    from kvroof.view.theme import words
-
-    path, said = Path(ctx.meta[f"{_KEY}.out"]), words(figure)
-    data = _drawn_as(figure, path.suffix.lower(), ctx.meta[f"{_KEY}.words"])
-    write_whole(path, data, f"--out {path}")
-    if ctx.meta[f"{_KEY}.as_json"]:
-        print_json({"path": str(path), "bytes": len(data), "title": said.title, "caption": said.caption})
-    else:
-        click.echo(f"{said.title}\nwritten to {path}, {format_bytes(len(data))}")
 
 
 def _drawn_as(figure: Figure, suffix: str, arguments: list[str]) -> bytes:

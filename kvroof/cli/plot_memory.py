@@ -9,14 +9,14 @@ import click
 from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
-from kvroof.cli.deployed import chosen_plan, deployment
+from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.quantities import COUNTS, TIMES
 from kvroof.cli.sweeps import calibration_of, capacity_ledgers, equal_times, footprint_curve
 from kvroof.ground.errors import BadInput
 from kvroof.memory.blocks import Blocks
 from kvroof.memory.ledger import fit
-from kvroof.spec.parallel import check_layout
+from kvroof.spec.parallel import Layout, check_layout
 from kvroof.spec.params import parse_formats
 from kvroof.spec.precision import parse_kv_format
 
@@ -28,8 +28,8 @@ LONGEST = 131_072
 
 @click.command("footprint")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
-@click.option("--seqs", default=1, show_default=True, help="Sequences.")
-@click.option("--tokens", default=1_048_576, show_default=True, help="The longest context shown.")
+@options.shown("--seqs", 1, "Sequences.")
+@options.shown("--tokens", 1_048_576, "The longest context shown.")
 @options.kv_dtype
 @options.ignore_key
 @drawn
@@ -50,8 +50,7 @@ def draw_footprint(
 @click.command("memory")
 @click.argument("model")
 @click.argument("hw")
-@click.option("--tokens", default=8192, show_default=True, help="Cached tokens of each sequence.")
-@click.option("--seqs", default=1, show_default=True, help="Sequences.")
+@options.cached
 @options.utilization
 @options.reserve
 @options.kv_dtype
@@ -68,6 +67,7 @@ def draw_memory(
     reserve: int,
     kv_dtype: str,
     weights_dtype: str,
+    layout: Layout,
     ignore_keys: tuple[str, ...],
 ) -> Figure:
     """A device's memory, from its capacity down to what is left.
@@ -78,7 +78,6 @@ def draw_memory(
     from kvroof.view.figures.memory import memory_waterfall
 
     arch, machine = load_model(model, ignore_keys=ignore_keys), load_hardware(hw)
-    layout = options.chosen_layout()
     check_layout(arch, layout)
     ledger = fit(
         arch,
@@ -98,13 +97,19 @@ def draw_memory(
 @click.argument("model")
 @click.argument("hw")
 @deployment
-@click.option("--tokens", default=LONGEST, show_default=True, help="The longest context shown.")
+@options.shown("--tokens", LONGEST, "The longest context shown.")
 @click.option("--tpot", type=TIMES, default=(), help="Times per token to draw, e.g. 20ms,50ms.")
 @options.utilization
 @options.reserve
 @drawn
 def draw_capacity(
-    model: str, hw: str, tokens: int, tpot: tuple[float, ...], utilization: float, reserve: int
+    model: str,
+    hw: str,
+    deployed: Deployed,
+    tokens: int,
+    tpot: tuple[float, ...],
+    utilization: float,
+    reserve: int,
 ) -> Figure:
     """Sequences that fit against their length, with lines of equal time per token.
 
@@ -113,7 +118,7 @@ def draw_capacity(
     """
     from kvroof.view.figures.capacity import capacity_frontier
 
-    plan = chosen_plan(model, hw)
+    plan = deployed.plan(model, hw)
     ledgers = capacity_ledgers(plan, tokens, utilization, reserve)
     lines = equal_times(plan, ledgers, tpot)
     return capacity_frontier(ledgers, lines, plan.hardware.name, calibration_of(plan))
@@ -121,9 +126,9 @@ def draw_capacity(
 
 @click.command("blocks")
 @click.option("--lengths", type=COUNTS, default=(100, 72, 40), help="Tokens of each sequence; 100,72,40.")
-@click.option("--shared-prefix", default=32, show_default=True, help="Leading tokens that all share.")
-@click.option("--block-size", default=16, show_default=True, help="Tokens in a KV block.")
-@click.option("--num-blocks", default=32, show_default=True, help="Blocks of the pool.")
+@options.shown("--shared-prefix", 32, "Leading tokens that all share.")
+@options.block_size
+@options.shown("--num-blocks", 32, "Blocks of the pool.")
 @drawn
 def draw_blocks(lengths: tuple[int, ...], shared_prefix: int, block_size: int, num_blocks: int) -> Figure:
     """Block tables of some sequences, and the pool of blocks they point into.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvroof.cli.deployed import chosen_plan, deployment
+from kvroof.cli import options
+from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.progress import steps
 from kvroof.cli.quantities import COUNTS, RATE, TIMES
@@ -39,7 +40,7 @@ LENGTHS, RATE_TPOT, RATE_TTFT = "lengths", "rate-tpot", "rate-ttft"
 @click.option("--ttft", type=TIMES, default=(), help="The TTFT that 90 % of the requests must keep: 1s.")
 @click.option("--tpot", type=TIMES, default=(), help="The TPOT that they must keep: 50ms, or 15ms,25ms.")
 @click.option("--link", type=RATE, default="400Gb/s", show_default=True, help="Between two devices.")
-@click.option("--max-devices", default=8, show_default=True, help="Devices of either way.")
+@options.shown("--max-devices", 8, "Devices of either way.")
 @deployment
 @drawn
 def draw_pools(
@@ -53,6 +54,7 @@ def draw_pools(
     tpot: tuple[float, ...],
     link: float,
     max_devices: int,
+    deployed: Deployed,
 ) -> Figure:
     """Where splitting prefill from decode serves more than one pool: by lengths, or by rate and limit.
 
@@ -68,8 +70,8 @@ def draw_pools(
     osl = osl or ((64, 256) if axes == LENGTHS else (256,))
     if min(*isl, *osl) < 1:
         raise BadInput("a length is not positive", where="--isl/--osl")
-    first = chosen_plan(model, hw)
-    later = chosen_plan(model, decode_hw) if decode_hw is not None else first
+    first, *others = deployed.plans(model, [hw] if decode_hw is None else [hw, decode_hw])
+    later = others[0] if others else first
     machines = hw if decode_hw is None else f"{hw} for prefill, {decode_hw} for decode"
     asked = f"{first.model.name} on {max_devices} devices, {machines}"
     wire = KVLink(name="link", bytes_per_s=link)
@@ -163,6 +165,6 @@ def _over(wire: KVLink) -> str:
 
 
 def _note(*plans: Plan) -> str:
-    from kvroof.view.theme import calibrated
+    from kvroof.view.theme import each_calibrated
 
-    return "; ".join(dict.fromkeys(calibrated(calibration_of(plan)) for plan in plans))
+    return "; ".join(each_calibrated([(plan.hardware.name, calibration_of(plan)) for plan in plans]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from kvroof.cli import options
-from kvroof.cli.deployed import chosen_plan, deployment
+from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.points_options import filling
 from kvroof.cli.progress import steps
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from kvroof.roofline.plan import Plan
     from kvroof.view.theme import Figure
 
-POLICIES = ("chunked", "continuous", "static")
+POLICIES = tuple(reversed(get_args(PolicyName)))
 
 
 @click.command("load")
 @click.argument("model")
 @click.argument("hw")
-@click.option("--isl", default="2048", show_default=True, help="Prompt tokens: a number, or p50/p90.")
-@click.option("--osl", default="256", show_default=True, help="Output tokens: a number, or p50/p90.")
+@options.spread_lengths
 @click.option(
     "--policy",
     "policies",
@@ -49,6 +48,7 @@ def draw_load(
     osl: str,
     policies: tuple[PolicyName, ...],
     ttft: float | None,
+    deployed: Deployed,
     utilization: float,
     reserve: int,
 ) -> Figure:
@@ -62,7 +62,7 @@ def draw_load(
     from kvroof.serving.demand.traffic import traffic
     from kvroof.view.figures.load import ttft_against_load
 
-    plan = chosen_plan(model, hw)
+    plan = deployed.plan(model, hw)
     requests = traffic(parse_lengths(isl, "--isl"), parse_lengths(osl, "--osl"))
     curves = {
         name: load_curve(plan, requests, Policy(name=name), utilization, reserve)
@@ -107,10 +107,9 @@ def draw_measured(points: str | None, known: dict[str, str], calibration: str) -
 @click.command("schedule")
 @click.argument("model")
 @click.argument("hw")
-@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
-@click.option("--osl", default=64, show_default=True, help="Output tokens of each request.")
-@click.option("--rate", default=20.0, show_default=True, help="Requests per second, Poisson.")
-@click.option("--requests", default=24, show_default=True, help="Requests.")
+@options.lengths(osl=64)
+@options.shown("--rate", 20.0, "Requests per second, Poisson.")
+@options.shown("--requests", 24, "Requests.")
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
@@ -118,9 +117,9 @@ def draw_measured(points: str | None, known: dict[str, str], calibration: str) -
     show_default=True,
     help="Which requests share a step.",
 )
-@click.option("--max-num-seqs", default=8, show_default=True, help="Requests that run at a time.")
-@click.option("--max-num-batched-tokens", default=2048, show_default=True, help="Tokens of a step.")
-@click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
+@options.shown("--max-num-seqs", 8, "Requests that run at a time.")
+@options.shown("--max-num-batched-tokens", 2048, "Tokens of a step.")
+@options.shown("--seed", 0, "Of the arrivals.")
 @deployment
 @options.utilization
 @options.reserve
@@ -136,6 +135,7 @@ def draw_schedule(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     seed: int,
+    deployed: Deployed,
     utilization: float,
     reserve: int,
 ) -> Figure:
@@ -150,7 +150,7 @@ def draw_schedule(
 
     if not 1 <= requests <= MOST_REQUESTS:
         raise BadInput(f"{requests} is not between 1 and {MOST_REQUESTS}", where="--requests")
-    plan = chosen_plan(model, hw)
+    plan = deployed.plan(model, hw)
     limits = Policy(name=policy, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
     ran = simulated(
         plan,

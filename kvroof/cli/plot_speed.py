@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvroof.cli import options
-from kvroof.cli.deployed import chosen_plan, deployment
+from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.quantities import RATE, TWO_POOLS
 from kvroof.cli.sweeps import calibration_of, kernel_families, loop_curve
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 @click.command("roofline")
 @click.argument("model")
 @click.argument("hw")
-@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
-@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
-@click.option("--batch", default=8, show_default=True, help="Requests at once.")
+@options.requests
 @deployment
 @drawn
-def draw_roofline(model: str, hw: str, isl: int, osl: int, batch: int) -> Figure:
+def draw_roofline(model: str, hw: str, isl: int, osl: int, batch: int, deployed: Deployed) -> Figure:
     """Every operation of prefill and decode on the machine's roofline.
 
     \b
@@ -35,7 +33,7 @@ def draw_roofline(model: str, hw: str, isl: int, osl: int, batch: int) -> Figure
     """
     from kvroof.view.figures.roofline import operations_on_roofline
 
-    plan = chosen_plan(model, hw)
+    plan = deployed.plan(model, hw)
     answer = estimate(plan, isl=isl, osl=osl, batch=batch)
     return operations_on_roofline(answer, plan.hardware, plan.efficiency, kernel_families(plan, isl, batch))
 
@@ -43,8 +41,7 @@ def draw_roofline(model: str, hw: str, isl: int, osl: int, batch: int) -> Figure
 @click.command("frontier")
 @click.argument("model")
 @click.argument("hws", nargs=-1, required=True, metavar="HW...")
-@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
-@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
+@options.lengths()
 @click.option(
     "--split",
     "splits",
@@ -65,6 +62,7 @@ def draw_frontier(
     osl: int,
     splits: tuple[tuple[int, int], ...],
     link: float,
+    deployed: Deployed,
     utilization: float,
     reserve: int,
 ) -> Figure:
@@ -78,7 +76,7 @@ def draw_frontier(
     """
     from kvroof.view.figures.frontier import latency_frontier
 
-    plans = [chosen_plan(model, hw) for hw in dict.fromkeys(hws)]
+    plans = deployed.plans(model, dict.fromkeys(hws))
     if splits:
         from kvroof.cli.serving_sweeps import open_loop_curve, split_curve
         from kvroof.serving.demand.lengths import fixed
@@ -108,12 +106,10 @@ def draw_frontier(
 @click.command("sensitivity")
 @click.argument("model")
 @click.argument("hw")
-@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
-@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
-@click.option("--batch", default=8, show_default=True, help="Requests at once.")
+@options.requests
 @deployment
 @drawn
-def draw_sensitivity(model: str, hw: str, isl: int, osl: int, batch: int) -> Figure:
+def draw_sensitivity(model: str, hw: str, isl: int, osl: int, batch: int, deployed: Deployed) -> Figure:
     """What a percent more of each thing changes TPOT and TTFT by, from the model's gradient.
 
     \b
@@ -123,7 +119,7 @@ def draw_sensitivity(model: str, hw: str, isl: int, osl: int, batch: int) -> Fig
     from kvroof.view.figures.sensitivity import sensitivity_bars
     from kvroof.view.theme import calibrated
 
-    plan = chosen_plan(model, hw)
+    plan = deployed.plan(model, hw)
     asked = (
         f"{plan.model.name} on {plan.layout.devices} x {plan.hardware.name}, {batch:,} requests of"
         f" {isl:,} prompt and {osl:,} output tokens"

@@ -1,12 +1,14 @@
-"""What the words of an option are read as: sizes, rates, times, lists. Errors name the option."""
+"""What the words of an option are read as: sizes, rates, times, lists, files. Errors name the option."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import click
 
+from kvroof.catalog.whole_file import writable
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import parse_rate, parse_size, parse_time
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from kvroof.search.question import Chunking
 
 T = TypeVar("T")
+
+LEAST_PRICE, MOST_PRICE = 1e-6, 1e6
+"""Dollars per device and hour."""
 
 
 class Quantity(click.ParamType[T], Generic[T]):
@@ -82,9 +87,48 @@ def _chunk(words: str, where: str | None) -> int | Chunking:
 def _price(words: str, where: str | None) -> tuple[str, float]:
     machine, _, amount = words.partition("=")
     try:
-        return machine, float(amount)
+        price = float(amount)
     except ValueError:
-        raise BadInput(f"{words!r} is no price", where=where, way_out="write h100-sxm=2.5") from None
+        price = 0.0
+    if not LEAST_PRICE <= price <= MOST_PRICE:
+        raise BadInput(f"{words[:80]!r} is no price", where=where, way_out="write h100-sxm=2.5")
+    return machine, price
+
+
+def prices_of(
+    given: Iterable[tuple[str, float]], machines: Collection[str], *, of_all: bool = False
+) -> dict[str, float]:
+    """Return the prices that were given by machine.
+
+    Args:
+        given: Machines and their prices.
+        machines: The names of those that may have one.
+        of_all: Whether each of them needs one, if any has.
+
+    Raises:
+        BadInput: A price of another machine, or one that lacks.
+    """
+    from kvroof.catalog.profiles import load_hardware
+
+    found = {}
+    for name, price in given:
+        own = name if name in machines else load_hardware(name).name
+        if own not in machines:
+            raise BadInput(f"{own} is not among the machines", where="--price", way_out="name it as HW too")
+        found[own] = price
+    missing = [machine for machine in machines if machine not in found]
+    if of_all and found and missing:
+        raise BadInput(f"{missing[0]} has no price", where="--price", way_out=f"add --price {missing[0]}=2.5")
+    return found
+
+
+def written(*endings: str) -> Quantity[Path]:
+    """Return the type of a file that will be written, refused before the work where it cannot be.
+
+    Args:
+        endings: What its name may end in, the usual one first; anything where none is given.
+    """
+    return Quantity("file", lambda words, where: writable(words, endings, where or ""), Path)
 
 
 SIZE = Quantity("size", parse_size, int)

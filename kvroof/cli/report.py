@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kvroof.catalog.models import read_entry
 from kvroof.catalog.profiles import load_profile
-from kvroof.catalog.whole_file import writable, write_whole
+from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
-from kvroof.cli.deployed import chosen_plan, chosen_words, deployment
+from kvroof.cli.deployed import DEPLOYED, Deployed, deployment
 from kvroof.cli.output import print_json
 from kvroof.ground.errors import BadInput, UnknownName
 from kvroof.ground.units import format_bytes
 from kvroof.memory.describe import describe
+from kvroof.roofline.efficiency import GENERIC
 from kvroof.roofline.plan import Plan
 from kvroof.serving.latency import estimate
 
@@ -30,10 +33,8 @@ LONGEST = 131_072
 @click.command("report")
 @click.argument("model")
 @click.argument("hws", nargs=-1, required=True, metavar="HW...")
-@click.option("--out", required=True, metavar="FILE", help="The .html file; it needs no network.")
-@click.option("--isl", default=2048, show_default=True, help="Prompt tokens of each request.")
-@click.option("--osl", default=256, show_default=True, help="Output tokens of each request.")
-@click.option("--batch", default=8, show_default=True, help="Requests at once.")
+@options.page_out
+@options.requests
 @deployment
 @options.utilization
 @options.reserve
@@ -41,10 +42,11 @@ LONGEST = 131_072
 def command(
     model: str,
     hws: tuple[str, ...],
-    out: str,
+    out: Path,
     isl: int,
     osl: int,
     batch: int,
+    deployed: Deployed,
     utilization: float,
     reserve: int,
     as_json: bool,
@@ -56,14 +58,13 @@ def command(
     \b
     kvroof report llama-3.1-8b h100-sxm b200-sxm --out report.html
     """
-    path = writable(out, (".html", ".htm"), "--out")
     if len(hws) > MOST_MACHINES:
         raise BadInput(f"{len(hws)} machines are more than {MOST_MACHINES}", where="HW", way_out="name fewer")
     from kvroof.cli.sweeps import footprint_curve
     from kvroof.view.report import Report, report_page
 
     names = list(dict.fromkeys(hws))
-    plans = [chosen_plan(model, hw) for hw in names]
+    plans = deployed.plans(model, names)
     found = [
         _candidate(p, hw, isl, osl, batch, utilization, reserve) for p, hw in zip(plans, names, strict=True)
     ]
@@ -74,13 +75,13 @@ def command(
             origin=_origin(model),
             growth=footprint_curve(arch, plans[0].kv_format, 1, arch.max_position_embeddings or LONGEST),
             candidates=found,
-            commands=_commands(model, names, isl, osl, batch, utilization, reserve),
+            commands=_commands(model, dict(zip(names, plans, strict=True)), isl, osl, batch),
         )
     ).encode()
-    write_whole(path, page, f"--out {out[-80:]}")
+    write_whole(out, page, f"--out {out}")
     fits = {c.machine.name: c.answer.fits for c in found}
     if as_json:
-        print_json({"path": out, "bytes": len(page), "fits": fits})
+        print_json({"path": str(out), "bytes": len(page), "fits": fits})
     else:
         for name, held in fits.items():
             click.echo(f"{'YES' if held else 'NO'}  {model} {'fits' if held else 'does not fit'} on {name}")
@@ -120,15 +121,11 @@ def _origin(model: str) -> dict[str, str]:
     }
 
 
-def _commands(
-    model: str, hws: list[str], isl: int, osl: int, batch: int, utilization: float, reserve: int
-) -> list[Command]:
+def _commands(model: str, plans: Mapping[str, Plan], isl: int, osl: int, batch: int) -> list[Command]:
     """Return the commands whose answers stand in the report."""
     from kvroof.view.report import Command
 
-    deployed = chosen_words()
-    budget = ["--utilization", f"{utilization:g}"] if utilization != 0.9 else []
-    budget += ["--reserve", str(reserve)] if reserve else []
+    deployed, budget = options.words_given(DEPLOYED), options.words_given(("utilization", "reserve"))
     requests = ["--isl", str(isl), "--osl", str(osl)]
     batched = [*requests, "--batch", str(batch)]
 
@@ -137,21 +134,24 @@ def _commands(
 
     made = [
         Command(
-            "This report", line("report", model, *hws, *batched, *deployed, *budget, "--out", "report.html")
+            "This report", line("report", model, *plans, *batched, *deployed, *budget, "--out", "report.html")
         )
     ]
-    for hw in hws:
+    for hw, plan in plans.items():
+        alone = [*deployed, "--calibration", GENERIC] if plan.efficiency.name == GENERIC else deployed
         made += [
-            Command(f"Times on {hw}", line("estimate", model, hw, *batched, *deployed, *budget, "--explain")),
+            Command(f"Times on {hw}", line("estimate", model, hw, *batched, *alone, *budget, "--explain")),
             Command(f"Sources of {hw}", line("show", hw)),
             Command(
                 f"Roofline of {hw}",
-                line("plot", "roofline", model, hw, *batched, *deployed, "--out", "roofline.html"),
+                line("plot", "roofline", model, hw, *batched, *alone, "--out", "roofline.html"),
             ),
             Command(
                 f"Capacity of {hw}",
-                line("plot", "capacity", model, hw, *deployed, *budget, "--out", "capacity.html"),
+                line("plot", "capacity", model, hw, *alone, *budget, "--out", "capacity.html"),
             ),
         ]
-    frontier = line("plot", "frontier", model, *hws, *requests, *deployed, *budget, "--out", "frontier.html")
+    frontier = line(
+        "plot", "frontier", model, *plans, *requests, *deployed, *budget, "--out", "frontier.html"
+    )
     return [*made, Command("Frontier", frontier)]

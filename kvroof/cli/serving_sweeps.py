@@ -21,7 +21,6 @@ from kvroof.serving.simulation.simulator import Simulation
 from kvroof.serving.steady.batching import SteadyState, one_pool
 from kvroof.serving.steady.queueing import NoSteadyState
 from kvroof.view.figures.frontier import Curve, Operating
-from kvroof.view.theme import calibrated
 
 LOADS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99)
 """Shares of the highest rate that a line goes through: denser where the wait grows."""
@@ -61,7 +60,7 @@ def open_loop_curve(plan: Plan, asked: Traffic, utilization: float, reserve_byte
         return None
     states, _ = load_curve(plan, asked, Policy(name="chunked"), utilization, reserve_bytes)
     points = tuple(_operating(state, plan.layout.devices) for state in states)
-    return Curve(plan.hardware.name, "aggregated", points, calibrated(calibration_of(plan)))
+    return Curve(plan.hardware.name, "aggregated", points, calibration_of(plan))
 
 
 def split_curve(
@@ -86,7 +85,7 @@ def split_curve(
     found = [split(pools, asked, most * share) for share in LOADS] if most else []
     points = tuple(_operating(state, pools.devices) for state in found if isinstance(state, Split))
     name = f"{plan.hardware.name} {first}P:{later}D"
-    return Curve(name, "disaggregated", points, calibrated(calibration_of(plan))) if points else None
+    return Curve(name, "disaggregated", points, calibration_of(plan)) if points else None
 
 
 def _operating(state: SteadyState | Split, devices: int) -> Operating:

@@ -17,7 +17,6 @@ from kvroof.spec.precision import KVFormat
 from kvroof.spec.workload import decode, prefill
 from kvroof.view.figures.capacity import EqualTime
 from kvroof.view.figures.frontier import Curve, Operating
-from kvroof.view.theme import calibrated
 
 LEVELS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Times per token that a line may be drawn at where none is asked for."""
@@ -100,7 +99,7 @@ def loop_curve(
                 label=f"{requests:,}",
             )
         )
-    return Curve(name=name, mode="aggregated", points=tuple(points), note=calibrated(calibration_of(plan)))
+    return Curve(name=name, mode="aggregated", points=tuple(points), calibration=calibration_of(plan))
 
 
 def calibration_of(plan: Plan) -> Calibration | None:

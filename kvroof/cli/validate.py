@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from functools import partial
+from pathlib import Path
 
 import click
 
@@ -11,9 +11,8 @@ from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
 from kvroof.cli.output import print_json, print_view
 from kvroof.cli.points_options import filling
-from kvroof.ground.errors import BadInput
-
-T = TypeVar("T")
+from kvroof.cli.progress import steps
+from kvroof.cli.quantities import written
 
 
 @click.command("validate")
@@ -28,9 +27,15 @@ T = TypeVar("T")
     show_default=True,
     help="What to group by: model, hw, framework, mode, regime, source, layout, version, weights, lengths.",
 )
-@click.option("--plot", metavar="FILE", help="Write predicted against measured as an .html figure.")
+@click.option(
+    "--plot",
+    type=written(".html"),
+    metavar="FILE",
+    help="Write predicted against measured as an .html figure; kvroof plot measured has more forms.",
+)
 @click.option(
     "--report",
+    type=written(".html", ".md"),
     metavar="FILE",
     help="Write every class of evidence with its worst cases as .html or .md: counts, caches, logs, kernels,"
     " and the points.",
@@ -42,8 +47,8 @@ T = TypeVar("T")
 def command(
     points: str | None,
     by: str,
-    plot: str | None,
-    report: str | None,
+    plot: Path | None,
+    report: Path | None,
     rows: bool,
     calibration: str,
     known: dict[str, str],
@@ -63,10 +68,6 @@ def command(
     from kvroof.calibration.measured import gather
     from kvroof.calibration.validate import validate, without_rows
 
-    if plot is not None and not plot.endswith(".html"):
-        raise BadInput(f"{plot[:80]!r} is not a .html file", where="--plot", way_out="or use kvroof plot")
-    if report is not None and not report.endswith((".html", ".md")):
-        raise BadInput(f"{report[:80]!r} is neither .html nor .md", where="--report")
     found = gather(points, known)
     answer = validate(
         found.points,
@@ -75,7 +76,7 @@ def command(
         sources=found.sources,
         left_out=found.left_out,
         notes=found.notes,
-        progress=_progress,
+        progress=partial(steps, what="predicting"),
     )
     if plot is not None:
         from kvroof.view.figures.measured import predicted_against_measured
@@ -87,7 +88,7 @@ def command(
         from kvroof.view.accuracy import accuracy_markdown, accuracy_page, accuracy_view
 
         classes = gather_evidence(answer)
-        page = accuracy_page if report.endswith(".html") else accuracy_markdown
+        page = accuracy_page if report.suffix.lower() == ".html" else accuracy_markdown
         write_whole(report, page(classes), "--report")
         if not as_json:
             print_view(accuracy_view(classes))
@@ -98,14 +99,3 @@ def command(
         from kvroof.view.validation import validation_view
 
         print_view(validation_view(answer))
-
-
-def _progress(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items under a bar on a terminal's standard error; silently elsewhere."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    yield from track(
-        list(items), "predicting", console=console, transient=True, disable=not console.is_terminal
-    )

@@ -62,6 +62,7 @@ def test_what_cannot_be_kept_exits_with_1_and_still_shows_the_nearest(kvroof, op
         (("--objective", "cost"), "--price"),
         (("--price", "b200-sxm=3"), "b200-sxm"),
         (("--price", "h100-sxm=x"), "--price"),
+        (("--price", "h100-sxm=inf"), "is no price"),
         (("--isl", "1000/500"), "p90"),
         (("--isl", "many"), "--isl"),
         (("--slo-percentile", "100"), "--slo-percentile"),
@@ -106,6 +107,23 @@ def test_prices_make_a_cost_and_several_machines_are_compared(optimize):
     assert best["cost_per_mtok"] == pytest.approx(3 / 3600 / best["tokens_per_s_per_device"] * 1e6)
     assert [other["hw"] for other in found["others"]] == ["l40s"]
     assert found["shadow_prices"]["hbm_bandwidth"]["value"] < 0
+
+
+def test_each_machine_says_what_it_is_priced_with(optimize):
+    said = optimize(*ONE, hw=(H, "mi300x"))["assumptions"]
+    assert said[:2] == [
+        "calibrated: h100-sxm with h100-sxm-vllm",
+        "mi300x: times of a typical machine, not of this one",
+    ]
+
+
+def test_a_shared_decode_context_is_in_the_record_the_words_and_the_table(kvroof, tmp_path):
+    table = tmp_path / "points.csv"
+    asked = ("optimize", "llama-3.1-70b", H, *ONE[:4], "--tp", 16, "--pp", 1, "--max-devices", 16, "--dcp", 2)
+    found = kvroof(*asked, "--chunk", "whole", "--table", table, "--json").json
+    assert (found["best"]["tp"], found["best"]["dcp"]) == (16, 2)
+    assert {row["dcp"] for row in csv.DictReader(table.read_text().splitlines())} == {"2"}
+    assert "tp 16, dcp 2" in kvroof(*asked, "--chunk", "whole").out
 
 
 def test_narrower_caches_can_be_compared(optimize):
@@ -167,5 +185,10 @@ def test_an_estimate_gives_its_elasticities(kvroof, monkeypatch):
     slopes = answer.json["sensitivity"]["tpot"]
     assert slopes["hbm_bandwidth"] + slopes["compute"] + slopes["link"] == pytest.approx(-1)
     assert "sensitivity" not in json.loads(kvroof("estimate", M, H, "--json").out)
-    refused = kvroof("estimate", M, H, "--sensitivity", "--chunk", 512)
+
+
+@pytest.mark.parametrize("options", [("--chunk", 512), ("--spec-tokens", 2)])
+def test_what_has_no_elasticities_is_refused_before_the_estimate(kvroof, monkeypatch, options):
+    monkeypatch.setattr("kvroof.cli.estimate.estimate", lambda *a, **k: pytest.fail("the estimate ran"))
+    refused = kvroof("estimate", M, H, "--sensitivity", *options)
     assert (refused.code, "--sensitivity" in refused.err) == (2, True)

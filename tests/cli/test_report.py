@@ -17,7 +17,7 @@ ASKED = ("llama-3.1-8b", "h100-sxm", "mi300x", "--isl", 1024, "--osl", 32, "--ba
 
 @pytest.fixture
 def text(kvroof, files):
-    """Return the report of a model on two machines, one calibrated and one not."""
+    """Return the report of a model on two machines, one of which was never measured."""
     path = files / "report.html"
     if not path.exists():
         answer = kvroof("report", *ASKED, "--out", path)
@@ -34,8 +34,9 @@ def test_it_answers_for_every_machine_in_one_file_below_six_megabytes(text):
     assert len(text.encode()) < 6_000_000
     assert "<h1>llama-3.1-8b on h100-sxm, mi300x</h1>" in text
     assert text.count("<strong>YES</strong>") == 2
-    assert "none: a bound" in text  # no calibration for the second machine
+    assert "none: a bound" not in text  # beside a prediction the second machine is a typical one
     assert "h100-sxm-vllm" in text
+    assert "mi300x: times of a typical machine, not of this one" in text
 
 
 def test_the_commands_in_it_keep_every_option_and_run(text, kvroof, tmp_path, monkeypatch):
@@ -48,8 +49,9 @@ def test_the_commands_in_it_keep_every_option_and_run(text, kvroof, tmp_path, mo
             assert (answer.code, answer.err) == (0, ""), line
 
 
-def test_the_command_of_the_times_prints_the_times_of_the_report(text, kvroof):
-    (line,) = [line for line in commands(text) if line.startswith("kvroof estimate llama-3.1-8b h100-sxm")]
+@pytest.mark.parametrize("hw", ["h100-sxm", "mi300x"])
+def test_the_command_of_the_times_prints_the_times_of_the_report(text, kvroof, hw):
+    (line,) = [line for line in commands(text) if line.startswith(f"kvroof estimate llama-3.1-8b {hw}")]
     shown = kvroof(*shlex.split(line)[1:]).out
     for name in ("TTFT", "TPOT"):
         (time,) = re.findall(rf"{name} ([\d.]+ [mu]?s)", shown)

@@ -63,7 +63,7 @@ def test_people_get_a_table_with_the_definitions(kvroof):
     ],
 )
 def test_a_question_that_cannot_be_is_one_line(kvroof, options, word):
-    answer = kvroof(*ASKED, "--requests", "3", *options)
+    answer = kvroof(*ASKED[:3], "--requests", "3", *options)
     assert answer.code == 2
     assert word in answer.err
     assert len(answer.err.strip().splitlines()) == 1
@@ -78,3 +78,39 @@ def test_a_traces_hashes_choose_the_block_unless_one_is_asked_for(kvroof, tmp_pa
     assert "- blocks of 16 tokens" in lines
     assert "blocks of 512 tokens; --block-size 16 is the engine's" in kvroof(*asked, "--prefix-cache").out
     assert "blocks of 32 tokens" in kvroof(*asked, "--prefix-cache", "--block-size", "32").out
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        (("--trace", "x.csv", "--isl", "256"), "--isl"),
+        (("--trace", "x.csv", "--osl", "8"), "--osl"),
+        (("--trace", "x.csv", "--seed", "1"), "--seed"),
+        (("--concurrency", "2", "--seed", "1"), "--seed"),
+        (
+            ("--rate", "2", "--policy", "static", "--max-num-batched-tokens", "512"),
+            "--max-num-batched-tokens",
+        ),
+        (("--rate", "2", "--swap-space", "8GiB"), "--swap-space"),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(kvroof, given, where):
+    answer = kvroof(*ASKED[:3], *given)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"kvroof: {where}: ")
+
+
+def test_what_is_preempted_is_swapped_if_asked(kvroof):
+    crowd = (*ASKED[:3], "--rate", "30", "--requests", "60", "--isl", "1500", "--osl", "600")
+    recomputed, swapped = (
+        kvroof(*crowd, "--reserve", "58GB", "--preemption", how, "--json").json
+        for how in ("recompute", "swap")
+    )
+    assert swapped["preemptions"] > 0
+    assert swapped["makespan_s"] != recomputed["makespan_s"]
+
+
+def test_two_pools_are_priced_by_one_rule(kvroof):
+    out = kvroof(*ASKED[:3], "--rate", "2", "--requests", "3", "--policy", "disagg", "--decode", "mi300x").out
+    assert "calibrated: h100-sxm with h100-sxm-vllm" in out
+    assert "mi300x: times of a typical machine, not of this one" in out

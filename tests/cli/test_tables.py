@@ -97,6 +97,17 @@ def test_a_table_fits_the_width_of_a_pipe(kvroof):
         assert max(len(line) for line in kvroof(*args).out.splitlines()) <= 120
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_a_pipe_is_as_wide_as_it_is_said_to_be_and_has_no_trailing_blanks(kvroof, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    verbs = (("kv", M), ("fit", M, H), ("estimate", M, H), ("compare", M, "--hw", H), ("list", "hardware"),
+             ("list", "models"), ("show", H), ("show", M), ("doctor",))  # fmt: skip
+    for args in verbs:
+        lines = kvroof(*args).out.splitlines()
+        assert max(map(len, lines)) <= columns, args
+        assert lines == [line.rstrip() for line in lines]
+
+
 @pytest.mark.parametrize("verb", ["", *VERBS])
 def test_help_shows_an_example_on_a_line_of_its_own(kvroof, verb):
     answer = kvroof(*([verb] if verb else []), "--help")
