@@ -9,6 +9,8 @@ import pytest
 
 # As the command does, for the workers that share the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Workers of pytest-xdist are told a width, which tables would take for the reader's.
+os.environ.pop("COLUMNS", None)
 
 CONFIG_S = {
     "architectures": ["LlamaForCausalLM"],

@@ -23,8 +23,9 @@ import kvroof
 from kvroof.catalog.config import Config
 from kvroof.catalog.families import llama_like
 from kvroof.catalog.families.family import build
-from kvroof.catalog.models import read_entry
+from kvroof.catalog.models import model_names, read_entry
 from kvroof.catalog.names import data_folder
+from kvroof.catalog.profiles import hardware_names
 from kvroof.cli.main import VERBS, run
 from kvroof.cli.plot import KINDS
 
@@ -197,6 +198,11 @@ def test_the_python_of_the_readme_runs_and_prints_what_its_comments_say(capsys):
         printed = [float(line) for line in capsys.readouterr().out.split()]
         stated = [float(number) for number in re.findall(r"#\s*([\d.]+(?:e-?\d+)?)", block)]
         assert printed == pytest.approx(stated, rel=5e-3)
+
+
+def test_the_readme_counts_the_catalog():
+    (counts,) = re.findall(r"(\d+) models, (\d+) accelerators", README)
+    assert [int(count) for count in counts] == [len(model_names()), len(hardware_names())]
 
 
 def test_pictures_of_the_readme_are_there_and_modest():
