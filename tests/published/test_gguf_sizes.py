@@ -1,8 +1,7 @@
 """Sizes of GGUF files as their publishers list them, in GB of 10**9 bytes with two decimals.
 
-Sources: the model cards of bartowski's Meta-Llama-3.1-8B-Instruct-GGUF, Qwen2.5-7B-Instruct-GGUF,
-aya-23-8B-GGUF, gemma-2-9b-it-GGUF and gemma-2-2b-it-GGUF; TheBloke's Llama-2-7B-GGUF, Llama-2-70B-GGUF,
-CodeLlama-13B-GGUF, CodeLlama-34B-GGUF and Mixtral-8x7B-v0.1-GGUF. A file holds the tokenizer as well.
+Sources: the model cards of bartowski's Meta-Llama-3.1-8B-Instruct-GGUF, aya-23-8B-GGUF, gemma-2-9b-it-GGUF and
+gemma-2-27b-it-GGUF; TheBloke's Llama-2-70B-Chat-GGUF and CodeLlama-13B-GGUF. A file holds the tokenizer as well.
 """
 
 from __future__ import annotations
@@ -14,20 +13,10 @@ from kvroof.spec.params import parse_formats, weight_bytes
 
 FILES = [
     ("llama-3.1-8b", "q8_0", 8.54),
-    ("llama-3.1-8b", "q4_0", 4.66),
-    ("qwen2.5-7b", "q8_0", 8.10),
-    ("qwen2.5-7b", "q4_0", 4.44),
     ("aya-23-8b", "q8_0", 8.54),
     ("gemma-2-9b", "q8_0", 9.83),
-    ("gemma-2-2b", "q8_0", 2.78),
-    ("llama-2-7b", "q4_0", 3.83),
-    ("llama-2-7b", "q5_0", 4.65),
-    ("llama-2-7b", "q8_0", 7.16),
     ("llama-2-70b", "q4_0", 38.87),
     ("codellama-13b", "q8_0", 13.83),
-    ("codellama-34b", "q8_0", 35.86),
-    ("mixtral-8x7b-v0.1", "q4_0", 26.44),
-    ("mixtral-8x7b-v0.1", "q8_0", 49.62),
 ]
 
 
