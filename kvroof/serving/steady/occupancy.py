@@ -58,7 +58,7 @@ def occupancy(
     import numpy as np
 
     most, part = len(token_s), min(max(crowding, EVENEST), 1.0)
-    count = part * np.arange(1, round(most / part) + 1)
+    count = part * np.arange(1, int(most / part + 1e-9) + 1)
     each_s = np.interp(count, np.arange(1, most + 1), np.asarray(token_s, float))
     factors = rate_per_s * tokens * each_s / count
     beyond = float(factors[-1])

@@ -187,6 +187,14 @@ def test_sequences_that_do_not_slow_each_other_vary_by_their_crowding(crowding):
     assert found.seen.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("most", [1, 7, 287, 300])
+@pytest.mark.parametrize("crowding", [0.03, 0.3, 0.57, 1.0])
+def test_shares_are_told_for_every_slot_and_no_other(most, crowding):
+    found = occupancy(0.5 * most, 1.0, np.full(most, 1.0), crowding=crowding)
+    assert found.seen.shape == (most,)
+    assert found.seqs <= most
+
+
 def test_even_arrivals_crowd_less_and_are_served_sooner():
     slowing = 0.01 + 0.001 * np.arange(1, 257)
     mean = [occupancy(8.0, 100, slowing, crowding=c).seqs for c in (1.0, 0.5, 0.25, 0.0)]
