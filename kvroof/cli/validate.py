@@ -31,7 +31,7 @@ from kvroof.cli.quantities import written
     "--plot",
     type=written(".html"),
     metavar="FILE",
-    help="Write predicted against measured as an .html figure; kvroof plot measured has more forms.",
+    help="Write predicted against measured as an .html figure; the verb `plot measured` has more forms.",
 )
 @click.option(
     "--report",

@@ -340,7 +340,14 @@ class CompressedAttention:
         q_down = Weight(name="q_a_proj", shape=(h, self.q_lora_rank), role="attention")
         q_up = Weight(name="q_b_proj", shape=(self.q_lora_rank, wide), split=n, role="attention")
         kv = Weight(name="kv_proj", shape=(h, self.head_dim), role="attention")
-        mix = Weight(name="o_a_proj", shape=(wide // g, self.o_lora_rank), count=g, split=g, role="attention")
+        mix = Weight(
+            name="o_a_proj",
+            shape=(wide // g, self.o_lora_rank),
+            count=g,
+            split=g,
+            dealt=True,
+            role="attention",
+        )
         out = Weight(
             name="o_b_proj", shape=(g * self.o_lora_rank, h), split=g, split_rows=True, role="attention"
         )

@@ -24,7 +24,8 @@ class Weight:
     `split` is the largest number of tensor-parallel ranks that divide the tensor among themselves
     (KV heads for a key projection, 1 for what every rank holds whole); beyond it ranks hold copies.
     They take columns each, or rows with `split_rows` (the second matrix of a pair). Of the columns,
-    every rank holds `replicated` whole (Mamba-2's B and C where heads share one group).
+    every rank holds `replicated` whole (Mamba-2's B and C where heads share one group). With `dealt` they
+    take whole tensors instead: groups, each with rows of its own.
     """
 
     name: str = static()
@@ -33,6 +34,7 @@ class Weight:
     split: int = 1
     replicated: int = 0
     split_rows: bool = static(default=False)
+    dealt: bool = static(default=False)
     role: Role = static()
 
     @property
@@ -53,18 +55,13 @@ class Weight:
         whole = self.count * math.prod(self.shape[:-1]) * self.replicated
         return exact_div(self.elements - whole, shards) + whole
 
-    @property
-    def _dealt(self) -> bool:
-        """Whether ranks take whole tensors: groups of a projection, each with rows of its own."""
-        return 1 < self.count == self.split
-
     def tensors_per_rank(self, tp: int) -> float:
         """Return how many of the `count` tensors one of `tp` ranks multiplies with."""
-        return exact_div(self.count, shared_by(tp, self.split)) if self._dealt else self.count
+        return exact_div(self.count, shared_by(tp, self.split)) if self.dealt else self.count
 
     def widths_per_rank(self, tp: int) -> tuple[float, float]:
         """Return the (input, output) features of each tensor that one of `tp` ranks multiplies with."""
-        shards = 1 if self._dealt else shared_by(tp, self.split)
+        shards = 1 if self.dealt else shared_by(tp, self.split)
         rows, columns = self.shape[-2:]
         if self.split_rows:
             return rows / shards, columns
