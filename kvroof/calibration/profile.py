@@ -6,7 +6,6 @@ checker; `write_profile` writes what it accepts.
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import msgspec
 
 from kvroof.catalog.bounded import read_text
 from kvroof.catalog.names import closest, data_folder
+from kvroof.catalog.toml import to_toml
 from kvroof.catalog.whole_file import write_whole
 from kvroof.ground.errors import BadInput, UnknownName
 
@@ -189,44 +189,19 @@ def write_profile(profile: Calibration, path: Path) -> None:
     Raises:
         BadInput: The file cannot be written.
     """
-    write_whole(path, to_toml(profile))
+    write_whole(path, profile_toml(profile))
 
 
-def to_toml(profile: Calibration) -> str:
+def profile_toml(profile: Calibration) -> str:
     """Return a profile as TOML: plain tables of numbers, words and lists of words."""
-    data = profile.as_dict()
-    tables = {"host": data.pop("host")}
-    if "served" in data:
-        tables["served"] = data.pop("served")
-    for group in ("kernels", "wires"):
-        tables |= {f"{group}.{json.dumps(name)}": table for name, table in data.pop(group, {}).items()}
-    lines = [
-        f"# {profile.hardware or 'Any machine'} under {profile.framework}: what kernels reach of the peaks.",
-        "#",
-        "# Seconds, bytes, and shares of the hardware profile's peaks. t0_s is paid per launch; the rest is",
-        "# the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares",
-        "# of the measured time, over points not fitted that took over 20 us; sigma is of log residuals.",
+    comment = (
+        f"{profile.hardware or 'Any machine'} under {profile.framework}: what kernels reach of the peaks.",
         "",
-        *_lines(data),
-    ]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *_lines(table)]
-    return "\n".join(lines) + "\n"
-
-
-def _lines(table: dict[str, Any]) -> Iterator[str]:
-    for key, value in table.items():
-        if value is not None:
-            yield f"{key} = {_value(value)}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        text = f"{value:.4g}"
-        return text if any(c in text for c in ".en") else f"{text}.0"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_value(item) for item in value)}]"
-    return json.dumps(value, ensure_ascii=False)
+        "Seconds, bytes, and shares of the hardware profile's peaks. t0_s is paid per launch; the rest is",
+        "the soft maximum of what keeps a kernel busy (kvroof/roofline/efficiency.py). Errors are shares",
+        "of the measured time, over points not fitted that took over 20 us; sigma is of log residuals.",
+    )
+    return to_toml(profile.as_dict(), comment, digits=4)
 
 
 def _faults(profile: Calibration) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from kvroof.catalog.positions import longest_context
 from kvroof.catalog.quantization import read_quantization, stored_dtype
 from kvroof.catalog.storage import store
 from kvroof.catalog.towers import TOWER_KEYS, TOWERS, read_towers
-from kvroof.ground.dtypes import parse_dtype
+from kvroof.ground.dtypes import DTYPES, parse_dtype
 from kvroof.ground.errors import BadInput, Unsupported
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.weights import unquantised
@@ -47,6 +47,8 @@ _SCALING_ONLY = frozenset(
 
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 _NO_TOWER = "the file describes no vision or audio tower, so none is counted"
+_NO_DTYPE = "the config names no dtype: bf16 is taken for what is not quantised"
+_RENAMED = "if it is a renamed llama or qwen2, set model_type to that"
 
 
 class Imported(NamedTuple):
@@ -83,7 +85,8 @@ def read_architecture(
     text, model_type = parts.text, _family_name(parts)
     family = FAMILIES[model_type]
     decoder = build(text, family)
-    dtype = stored_dtype(root, text)
+    said = stored_dtype(root, text)
+    dtype = said or DTYPES["bf16"]
     beside = Config(side, where) if side is not None else None
     quantization = read_quantization(root, text, beside)
     towers = read_towers(parts.scope, parts.outer, decoder.hidden_size)
@@ -108,11 +111,17 @@ def read_architecture(
         state_dtype=state_dtype,
         mtp_layers=mtp_layers,
         max_position_embeddings=longest_context(text, model_type),
-        notes=(_NO_TOWER,) if parts.outer in TOWERS and not towers else (),
+        notes=(*(_NO_TOWER,) * (parts.outer in TOWERS and not towers), *(_NO_DTYPE,) * (said is None)),
     )
     if quantization is not None:
         architecture = store(architecture, quantization, family.parts)
     return Imported(architecture, root.kept(), beside.kept() if beside is not None else None)
+
+
+def model_types() -> dict[str, str]:
+    """Return every `model_type` that is read, sorted, with what it is: a family's, or a model with towers."""
+    around = dict.fromkeys(TOWERS, "Towers of pictures, video or sound before a decoder of its own type.")
+    return dict(sorted((around | FAMILIES.described()).items()))
 
 
 def _state_dtype(config: Config) -> str | None:
@@ -140,7 +149,7 @@ def _family_name(parts: Parts) -> str:
             f"{found!r} is not an architecture kvroof understands",
             where=parts.scope.where,
             key="model_type",
-            way_out=closest(found, FAMILIES) or "CONTRIBUTING.md says how to add a family",
+            way_out=f"{closest(found, FAMILIES) or 'see `kvroof list families`;'} {_RENAMED}",
         )
     return found
 

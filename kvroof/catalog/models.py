@@ -11,7 +11,7 @@ from typing import Any
 from kvroof.catalog.checkpoint import checkpoint_bytes
 from kvroof.catalog.config import read_json
 from kvroof.catalog.huggingface import read_architecture
-from kvroof.catalog.names import closest, data_folder
+from kvroof.catalog.names import closest, data_folder, nearby
 from kvroof.ground.errors import BadInput, UnknownName
 from kvroof.ground.record import record, static
 from kvroof.spec.architecture import Architecture
@@ -59,8 +59,14 @@ def read_entry(name: str) -> CatalogEntry:
     raise UnknownName(
         "no such model in the catalog, and no such file",
         where=name,
-        way_out=closest(catalog_name(name), model_names()) or "see `kvroof list models`",
+        way_out=f"{near_models(name) or 'see `kvroof list models`,'} or give its config.json",
     )
+
+
+def near_models(name: str) -> str:
+    """Return which models `name` may have meant, beside it or in the catalog; empty if none is near."""
+    beside = closest(name, nearby(name, ".json", "config.json"))
+    return beside or closest(catalog_name(name), model_names())
 
 
 def _entry(data: dict[str, Any]) -> CatalogEntry:
@@ -107,7 +113,7 @@ def load_model(name_or_path: str | Path, *, ignore_keys: Collection[str] = ()) -
     data = read_json(path)
     if "hub_id" in data and isinstance(data.get("config"), dict):
         return _from_entry(_entry(data), ignore_keys)
-    stem = path.parent.name if path.name == "config.json" else path.stem
+    stem = path.absolute().parent.name if path.name == "config.json" else path.stem
     beside = path.with_name("hf_quant_config.json")
     side = read_json(beside) if path.name == "config.json" and beside.is_file() else None
     model = read_architecture(data, text, stem or "model", ignore_keys, side).architecture

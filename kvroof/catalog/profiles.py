@@ -12,13 +12,12 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import msgspec
+from typing import Any
 
 from kvroof.catalog.bounded import read_bytes
-from kvroof.catalog.names import closest, data_folder
-from kvroof.catalog.profile import LinkTable, OtherFigure, Peak, Peaks, Profile, Quantity, Rate
+from kvroof.catalog.names import closest, data_folder, nearby
+from kvroof.catalog.profile import LinkTable, Peak, Profile, Quantity, Rate
+from kvroof.catalog.profile_schema import EXAMPLE, MEASURED, Fault, conform
 from kvroof.ground.errors import BadInput, UnknownName
 from kvroof.spec.hardware import Hardware, Link
 
@@ -32,11 +31,8 @@ MAX_RATIO = {
 ODDEST_RATIO = 16.0
 """The most that a `ratio_reason` can explain."""
 
-_Fault: TypeAlias = tuple[str, str, str]
 _WHAT = "a machine's .toml file, or a name of `kvroof list hardware`"
-_EXAMPLE = "see `kvroof show h100-sxm` for a complete profile"
-_MEASURED = 'say where the number comes from, e.g. source = "my own measurement"'
-_TABLE = 'write it like { value = 3.35e12, source = "my own measurement" }'
+_MAKER = re.compile(r"(?i)^\s*(?:nvidia|amd|intel|google|apple|aws)[\s_-]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,63}")
 _DENIED = re.compile(r"(?i)\b(?:no|not|non|without|excluding)[\s-]+(?:structured\s+|2:4\s+)?spars\w*")
 _SPARSE = re.compile(r"(?i)spars|\b2:4\b")
@@ -76,14 +72,15 @@ def check_profile(data: dict[str, Any], where: str) -> Profile:
     """Return the profile in parsed TOML, every value of it checked; errors call it `where`.
 
     Raises:
-        BadInput: An unknown, missing, mistyped, undeclared, unsourced or implausible value.
+        BadInput: Unknown, missing, mistyped, undeclared, unsourced or implausible values, all of them.
     """
-    try:
-        profile = msgspec.convert(data, Profile)
-    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise _schema_error(str(error), where) from None
-    for key, reason, way_out in _faults(profile):
-        raise BadInput(reason, where=where, key=key, way_out=way_out)
+    profile, faults = conform(data, lambda: _read_toml(data_folder("hardware") / "h100-sxm.toml"))
+    if profile is not None:
+        mended = tuple(key for key, *_ in faults)
+        faults += (fault for fault in _faults(profile) if not fault[0].startswith(mended))
+        faults += _proportion_faults(profile) if not faults else ()
+    if profile is None or faults:
+        raise _refusal(faults, where)
     return profile
 
 
@@ -130,13 +127,20 @@ def _find(name_or_path: str) -> Path:
         if wanted in aliases:
             return aliases[wanted]
         if not re.search(r"[/\\]", name_or_path) and not os.path.exists(name_or_path):
-            hint = closest(wanted, files) or closest(wanted, aliases)
-            reason, way_out = (
-                "no such machine, and no such file",
-                f"{hint} see `kvroof list hardware`".strip(),
-            )
-            raise UnknownName(reason, where=name_or_path, way_out=way_out)
+            way_out = f"{near_machines(name_or_path)} see `kvroof list hardware`".strip()
+            raise UnknownName("no such machine, and no such file", where=name_or_path, way_out=way_out)
     return Path(name_or_path)
+
+
+def near_machines(name: str) -> str:
+    """Return which machines `name` may have meant, beside it or in the catalog; empty if none is near.
+
+    A maker's name before it is passed over. Of boards with one chip those in sockets come first.
+    """
+    names = sorted(hardware_names(), key=lambda known: "-sxm" not in known)
+    aliases = (alias for known in names for alias in _aliases(data_folder("hardware") / f"{known}.toml"))
+    bare = _MAKER.sub("", name)
+    return closest(name, nearby(name, ".toml")) or closest(bare, names) or closest(bare, aliases)
 
 
 def _aliases(path: Path) -> tuple[str, ...]:
@@ -155,30 +159,24 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(read_bytes(path, MAX_BYTES, _WHAT).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         reason = "nested too deep" if isinstance(error, RecursionError) else f"not readable as TOML ({error})"
-        raise BadInput(reason, where=where, way_out=_EXAMPLE) from None
+        raise BadInput(reason, where=where, way_out=EXAMPLE) from None
 
 
-def _schema_error(message: str, where: str) -> BadInput:
-    """Return msgspec's complaint as ours, with the key taken out of its path and a way out."""
-    reason, _, key = message.partition(" - at `$")
-    key = key.strip(".`")
-    field = re.search(r"(missing required|contains unknown) field `(.*)`", reason)
-    if field is None:
-        ways_out = {"Expected `object": _TABLE, "Expected `int": "write a whole number, e.g. 80_000_000_000"}
-        way_out = next((way for start, way in ways_out.items() if start in reason), _EXAMPLE)
-        return BadInput(reason.replace("object", "table"), where=where, key=key, way_out=way_out)
-    key = f"{key}.{field[2]}".lstrip(".")
-    if field[1] == "contains unknown":
-        tables = (Profile, Peaks, LinkTable, Peak, Rate, OtherFigure)
-        known = {name for table in tables for name in table.__struct_fields__}
-        way_out = closest(field[2], sorted(known)) or "leave it out, or check its spelling"
-        return BadInput("unknown key", where=where, key=key, way_out=way_out)
-    way_out = _MEASURED if field[2] == "source" else f"add {field[2]}; {_EXAMPLE}"
-    return BadInput("missing", where=where, key=key, way_out=way_out)
+def _refusal(faults: list[Fault], where: str) -> BadInput:
+    """Return faults as one error, those of one kind together."""
+    if len(faults) == 1:
+        ((key, reason, way_out),) = faults
+        return BadInput(reason, where=where, key=key, way_out=way_out)
+    keys: dict[str, list[str]] = {}
+    for key, reason, way_out in faults:
+        hint = f" ({way_out})" if reason == "unknown key" else ""
+        keys.setdefault(reason + hint, []).append(key)
+    said = "; ".join(f"{', '.join(dict.fromkeys(named))}: {reason}" for reason, named in keys.items())
+    return BadInput(said, where=where, way_out=EXAMPLE)
 
 
-def _faults(profile: Profile) -> Iterator[_Fault]:
-    """Yield what is wrong with a well-formed profile: the key, the reason and the way out."""
+def _faults(profile: Profile) -> Iterator[Fault]:
+    """Yield what is wrong with a well-formed profile, value by value: the key, the reason and the way out."""
     yield from _name_faults(profile)
     for key, held in profile.quantities():
         yield from _value_faults(key, held)
@@ -188,10 +186,9 @@ def _faults(profile: Profile) -> Iterator[_Fault]:
         if isinstance(held, Rate) and held.direction != "one-way":
             way_out = 'halve a both-way total, then write direction = "one-way"'
             yield f"{key}.direction", "is not declared one-way", way_out
-    yield from _proportion_faults(profile)
 
 
-def _name_faults(profile: Profile) -> Iterator[_Fault]:
+def _name_faults(profile: Profile) -> Iterator[Fault]:
     named = [("name", profile.name), ("vendor", profile.vendor), *(("aliases", a) for a in profile.aliases)]
     named += [(f"{key}.name", table.name) for key, table in profile.links()]
     for key, text in named:
@@ -201,7 +198,7 @@ def _name_faults(profile: Profile) -> Iterator[_Fault]:
         yield from _line_faults("notes or open_questions", text)
 
 
-def _text_faults(key: str, held: Quantity) -> Iterator[_Fault]:
+def _text_faults(key: str, held: Quantity) -> Iterator[Fault]:
     """Yield blank sources and notes, also those of claims and of other figures."""
     lines = [(field, getattr(held, field, None)) for field in ("source", "also", "note", "ratio_reason")]
     lines += [("disputed.source", claim.source) for claim in held.disputed]
@@ -211,13 +208,13 @@ def _text_faults(key: str, held: Quantity) -> Iterator[_Fault]:
         yield from _line_faults(f"{key}.{field}", text)
 
 
-def _line_faults(key: str, text: str | None) -> Iterator[_Fault]:
+def _line_faults(key: str, text: str | None) -> Iterator[Fault]:
     if text is not None and not (text.strip() and text.isprintable() and len(text) <= MAX_TEXT):
-        way_out = _MEASURED if key.endswith("source") else "write one short line, or leave it out"
+        way_out = MEASURED if key.endswith("source") else "write one short line, or leave it out"
         yield key, f"is empty, unprintable or longer than {MAX_TEXT} characters", way_out
 
 
-def _value_faults(key: str, held: Quantity) -> Iterator[_Fault]:
+def _value_faults(key: str, held: Quantity) -> Iterator[Fault]:
     """Yield what is not a positive number of plausible size; a slip of 1000 usually is not."""
     head, _, tail = key.partition(".")
     least, most, unit = _LEAST_AND_MOST[tail if tail in _LEAST_AND_MOST else head]
@@ -233,7 +230,7 @@ def _value_faults(key: str, held: Quantity) -> Iterator[_Fault]:
         yield f"{key}.value", "equals a figure that confused_with says it is not", "correct one of the two"
 
 
-def _density_faults(key: str, peak: Peak) -> Iterator[_Fault]:
+def _density_faults(key: str, peak: Peak) -> Iterator[Fault]:
     if peak.density != "dense":
         yield f"{key}.density", "is not declared dense", 'give the dense figure and density = "dense"'
     for field in ("source", "also", "note"):
@@ -242,7 +239,7 @@ def _density_faults(key: str, peak: Peak) -> Iterator[_Fault]:
             yield f"{key}.{field}", "speaks of sparsity beside a dense peak", way_out
 
 
-def _proportion_faults(profile: Profile) -> Iterator[_Fault]:
+def _proportion_faults(profile: Profile) -> Iterator[Fault]:
     """Yield numbers that are each possible and together are not."""
     peaks = profile.peak_flops_per_s.given()
     base = next((dtype for dtype in ("bf16", "fp16", "fp32") if dtype in peaks), None)

@@ -64,10 +64,10 @@ def _by_method(config: Config, text: Config, side: Config | None) -> Quantizatio
     )
 
 
-def stored_dtype(root: Config, text: Config) -> Dtype:
-    """Return the dtype of what is not quantised: the config's, else bf16."""
-    name = root.text("torch_dtype", "") or text.text("torch_dtype", "") or "bf16"
-    return parse_dtype(name, root.where)
+def stored_dtype(root: Config, text: Config) -> Dtype | None:
+    """Return the dtype of what is not quantised, None where the config does not say."""
+    name = root.text("torch_dtype", "") or text.text("torch_dtype", "")
+    return parse_dtype(name, root.where) if name else None
 
 
 def _rule(format_: Format, excluded: Modules) -> Rule:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 import click
 
-from kvroof.cli.options import gathered, given
+from kvroof.cli.options import gathered, given, left_out
 from kvroof.ground.dtypes import parse_dtype
 from kvroof.ground.errors import BadInput
 from kvroof.memory.allocators import (
@@ -96,9 +96,10 @@ def _allocator(flags: Flags, model: Architecture, engine: str | None = None) -> 
         BadInput: An unknown name, a value that cannot be, or a flag that the engine does not have.
     """
     name: str | None = flags.get("engine", engine)
+    name = name if name is None else name.lower()
     if name is not None and name not in ENGINES:
         raise BadInput(f"{name!r} is not an engine", where="--engine", way_out=f"known: {', '.join(ENGINES)}")
-    asked: str = flags.get("allocator", name or "paged")
+    asked: str = flags.get("allocator", name or "paged").lower()
     if name is not None and asked != name:
         raise BadInput(
             f"{asked!r} and --engine {name} are two allocators", where="--allocator", way_out="leave one out"
@@ -134,6 +135,11 @@ class Stored(NamedTuple):
     kv_format: KVFormat
     state_format: StateFormat
     layout: Layout
+
+    def tokens(self, asked: int) -> int:
+        """Return the tokens of a sequence: as asked, or a default that is no longer than what is served."""
+        limit = self.allocator.max_model_len
+        return min(asked, limit) if limit is not None and left_out("tokens") else asked
 
 
 def chosen_storage(

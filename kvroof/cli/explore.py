@@ -58,9 +58,9 @@ def command(
     page = explorer_page(tables).encode()
     write_whole(out, page, f"--out {out}")
     held = [model["name"] for model in tables["models"]]
+    counts = {"model": held, "machine": list(chosen)}
     if as_json:
         print_json({"path": str(out), "bytes": len(page), "models": held, "machines": list(chosen)})
     else:
-        click.echo(
-            f"{len(held)} models on {len(chosen)} machines written to {out}, {format_bytes(len(page))}"
-        )
+        counted = (f"{len(names)} {what}{'s' * (len(names) != 1)}" for what, names in counts.items())
+        click.echo(f"{' on '.join(counted)} written to {out}, {format_bytes(len(page))}")

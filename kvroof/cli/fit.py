@@ -10,10 +10,11 @@ from kvroof.catalog.models import load_model
 from kvroof.catalog.profiles import load_hardware
 from kvroof.cli import options
 from kvroof.cli.engine_options import Flags, Stored, chosen_storage, engine_options
-from kvroof.cli.output import print_json, print_view
+from kvroof.cli.output import plain, print_json, print_view
 from kvroof.cli.quantities import SIZE
 from kvroof.ground.errors import BadInput
 from kvroof.memory.budget import Draft
+from kvroof.memory.commands import start_line
 from kvroof.memory.ledger import fit
 from kvroof.memory.terms import budget_terms
 from kvroof.spec.parallel import Layout, check_layout, draft_layout
@@ -117,7 +118,7 @@ def command(
     ledger = fit(
         arch,
         capacity if capacity is not None else machine.capacity_bytes if machine else 0,
-        tokens=tokens,
+        tokens=stored.tokens(tokens),
         seqs=seqs,
         utilization=utilization,
         reserve_bytes=reserve,
@@ -129,13 +130,15 @@ def command(
         draft=drafter,
         typical_tokens=typical_tokens,
         adapters=(adapters or 0, adapter_rank),
+        admit_all=options.left_out("seqs") or typical_tokens is not None,
     )
+    command = ledger.engine and start_line(ledger.engine, options.served_name(model), ledger.flags)
     if as_json:
-        print_json(ledger)
+        print_json(plain(ledger) | {"command": command})
     else:
         from kvroof.view.memory import fit_view
 
-        print_view(fit_view(ledger, machine if capacity is None else None, explain))
+        print_view(fit_view(ledger, machine if capacity is None else None, explain, command))
     sys.exit(0 if ledger.fits else 1)
 
 

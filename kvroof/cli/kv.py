@@ -16,8 +16,9 @@ from kvroof.cli.output import plain, print_json, print_view
 from kvroof.cli.quantities import COUNTS, SIZE
 from kvroof.ground.errors import BadInput
 from kvroof.ground.units import MIB
-from kvroof.memory.engines.explain import ExplainedLine, Served, explain_log
+from kvroof.memory.engines.explain import explain_log
 from kvroof.memory.engines.logs import read_log
+from kvroof.memory.engines.prediction import ExplainedLine, Served
 from kvroof.memory.kv import kv
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.parallel import Layout
@@ -82,12 +83,12 @@ def command(
     arches = [load_model(name, ignore_keys=ignore_keys) for name in models]
     for arch in arches:
         parse_formats(weights_dtype, arch)
-    named = None if log is None else log.engine
+    named = None if log is None else log.printed_by
     stored = [chosen_storage(flags, arch, layout, kv_dtype, named) for arch in arches]
     reports = [
         kv(
             arch,
-            tokens=tokens,
+            tokens=how.tokens(tokens),
             seqs=seqs,
             lengths=lengths,
             shared_prefix=shared_prefix,
@@ -111,13 +112,8 @@ def command(
 
 
 def _served(model: Architecture, stored: Stored, available: int | None, context: int | None) -> Served:
-    """Return what a log is held against.
-
-    Raises:
-        BadInput: No engine.
-    """
-    if stored.allocator.engine is None:
-        raise BadInput("only an engine has a log", where="--log", way_out="add --engine vllm")
+    """Return what a log is held against."""
+    assert stored.allocator.engine is not None, "a log names its engine"
     return Served(
         model=model,
         engine=stored.allocator.engine,

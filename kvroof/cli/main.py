@@ -51,6 +51,8 @@ def run() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(2)
+    except click.MissingParameter as error:
+        _leave(f"{error.format_message()} {_listed(error.param)}".strip())
     except click.ClickException as error:
         _leave(" ".join(error.format_message().split()))
     except KeyboardInterrupt:
@@ -65,6 +67,13 @@ def run() -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(f"the answer cannot be written: {error.strerror}")
+
+
+def _listed(param: click.Parameter | None) -> str:
+    """Return which command names what an argument may be, "" where none does."""
+    kinds = {"model": "models", "hw": "hardware", "name": "models` or `hardware"}
+    kind = kinds.get(((param and param.name) or "").removesuffix("s"))
+    return f"See `kvroof list {kind}`." if kind else ""
 
 
 def _leave(line: str) -> None:

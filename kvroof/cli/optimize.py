@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +13,17 @@ import click
 
 from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
-from kvroof.cli.output import print_json, print_view
-from kvroof.cli.quantities import CHUNK, TIME, prices_of, written
+from kvroof.cli.output import plain, print_json, print_view
+from kvroof.cli.quantities import ARRIVALS, CHUNK, TIME, prices_of, written
 from kvroof.ground.errors import BadInput
+from kvroof.ground.numeric import ceil_div
+from kvroof.memory.allocators import EngineName
 from kvroof.search.question import Chunking, Goal, Objective
+from kvroof.spec.parallel import Layout
 
 if TYPE_CHECKING:
     from kvroof.search.choices import Axes
+    from kvroof.search.outcome import OperatingPoint
     from kvroof.search.relaxed_search import Search
     from kvroof.serving.demand.lengths import Lengths
     from kvroof.spec.hardware import Hardware
@@ -56,17 +61,17 @@ _ranks = options.gathered(
 @click.option("--ttft", type=TIME, help="Limit on the time to the first token, e.g. 1s.")
 @click.option("--tpot", type=TIME, help="Limit on the time per further token, e.g. 50ms.")
 @options.slo_percentile
-@click.option("--rate", type=float, help="Requests per second to serve: the fewest devices that do.")
+@click.option("--rate", type=ARRIVALS, help="Requests per second to serve: the fewest devices that do.")
 @click.option(
     "--objective",
-    type=click.Choice(get_args(Objective)),
+    type=click.Choice(get_args(Objective), case_sensitive=False),
     default="throughput",
     show_default=True,
     help="Tokens/s per device, time of a request, dollars or joules per token.",
 )
 @click.option(
     "--maximize",
-    type=click.Choice(get_args(Goal)),
+    type=click.Choice(get_args(Goal), case_sensitive=False),
     default="throughput",
     show_default=True,
     help="Or the longest context (of --batch sequences), or the largest batch, that keeps the limits.",
@@ -77,6 +82,7 @@ _ranks = options.gathered(
 @options.prices
 @click.option("--max-devices", type=click.IntRange(1, MOST_FLEET), help="Devices at most.  [default: 8]")
 @_ranks
+@options.started_engine("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 @options.block_size
 @click.option("--kv-dtype", "kv_dtypes", multiple=True, help="auto, a dtype or K/V; several are compared.")
 @click.option(
@@ -113,6 +119,7 @@ def command(
     prices: tuple[tuple[str, float], ...],
     max_devices: int | None,
     ranks: dict[str, Any],
+    engine: EngineName | None,
     block_size: int,
     kv_dtypes: tuple[str, ...],
     weights_dtypes: tuple[str, ...],
@@ -180,13 +187,51 @@ def command(
             _write(search, table)
     else:
         found = size_for_rate(choices, question, rate, max_devices or MOST_FLEET)
+    commands: tuple[str, ...] = ()
+    if engine is not None and found.feasible:
+        own = tuple(weights_dtypes) in ((), ("auto",))
+        commands = _commands(engine, model, found.best, prompts, outputs, utilization, rate is not None, own)
     if as_json:
-        print_json(found)
+        print_json(plain(found) | ({"commands": commands} if engine is not None else {}))
     else:
         from kvroof.view.operating_point import answer_view
 
-        print_view(answer_view(found, question, rate))
+        print_view(answer_view(found, question, rate, commands))
     sys.exit(0 if found.feasible else 1)
+
+
+def _commands(
+    engine: EngineName,
+    model: str,
+    best: OperatingPoint,
+    isl: Lengths,
+    osl: Lengths,
+    utilization: float,
+    budget: bool,
+    own_weights: bool,
+) -> tuple[str, ...]:
+    """Return what starts one replica of the best point.
+
+    A chunk is of prompt tokens beside the decodes, as SGLang has it; with a rate (`budget`) it is the tokens
+    of a step in all.
+    """
+    from kvroof.memory.commands import Served, pool_lines
+
+    prompt = best.isl if len(isl.values) == 1 else isl.longest
+    seqs = best.max_num_seqs or ceil_div(best.batch, best.replicas)
+    step = best.chunk
+    if step is not None and not budget and engine != "sglang":
+        step += ceil_div(seqs, best.dp)
+    served = Served(
+        layout=Layout(tp=best.tp, pp=best.pp, dp=best.dp, ep=best.ep, dcp=best.dcp),
+        tokens=math.ceil(prompt + osl.longest),
+        seqs=seqs,
+        step_tokens=step,
+        kv_dtype=best.kv_dtype,
+        weights_dtype=None if own_weights else best.weights_dtype,
+        utilization=utilization,
+    )
+    return pool_lines(engine, options.served_name(model), served)
 
 
 def _write(search: Search, path: Path) -> None:

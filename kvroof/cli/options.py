@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 
-from kvroof.cli.quantities import PRICE, SIZE, written
+from kvroof.cli.quantities import PERCENT, PRICE, SIZE, written
+from kvroof.ground.errors import UnknownName
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.offload import offload
 from kvroof.spec.parallel import AXES, Layout
@@ -126,7 +128,7 @@ prices = click.option(
     metavar="HW=USD",
     help="Of a device, per hour, to compare by cost; repeatable.",
 )
-slo_percentile = shown("--slo-percentile", 90.0, "Requests that keep the limits, in per cent.")
+slo_percentile = shown("--slo-percentile", 90.0, "Requests that keep the limits, in per cent.", PERCENT)
 _CALIBRATION_HELP = "auto takes the machine's fitted profile, none gives bounds; or a name or a .toml file."
 calibration = click.option(
     "--calibration",
@@ -141,6 +143,27 @@ calibration = click.option(
 calibrated = click.option(
     "--calibration", default="auto", show_default=True, callback=_known_calibration, help=_CALIBRATION_HELP
 )
+
+
+def started_engine(*names: str) -> Callable[[F], F]:
+    """Return the option that prints the command of an engine, by `names` of those that have it."""
+    return click.option(
+        "--engine",
+        type=click.Choice(names, case_sensitive=False),
+        help="Print the command that starts it there too.",
+    )
+
+
+def served_name(model: str) -> str:
+    """Return what an engine calls a model: its hub id, or where it lies."""
+    from kvroof.catalog.models import read_entry
+
+    try:
+        return read_entry(model).hub_id
+    except UnknownName:
+        return shlex.quote(model)
+
+
 cached = _together(
     shown("--tokens", 8192, "Cached tokens of each sequence."), shown("--seqs", 1, "Sequences.")
 )

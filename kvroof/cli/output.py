@@ -26,13 +26,14 @@ def print_json(answer: Any) -> None:
 def print_view(parts: Iterable[RenderableType]) -> None:
     """Print what a view made of a record; verbs import their view only when they print one."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     with console.capture() as captured:
         for part in parts:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
     lines = captured.get().split("\n")
     click.echo("\n".join(lines if console.is_terminal else map(str.rstrip, lines)), nl=False)
 

@@ -42,6 +42,15 @@ class Kinds(Lazy):
     """The kinds of figures."""
 
     places: ClassVar = {kind: (module, f"draw_{kind}") for kind, module in KINDS.items()}
+    meant: ClassVar = {
+        "disagg": "pools",
+        "estimate": "roofline",
+        "fit": "memory",
+        "kv": "footprint",
+        "optimize": "frontier",
+        "simulate": "schedule",
+        "validate": "measured",
+    }
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command, for the figure's page."""

@@ -11,7 +11,7 @@ from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.plot import drawn
 from kvroof.cli.points_options import filling
 from kvroof.cli.progress import steps
-from kvroof.cli.quantities import TIME
+from kvroof.cli.quantities import ARRIVALS, TIME
 from kvroof.cli.sweeps import calibration_of
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName
@@ -30,7 +30,7 @@ POLICIES = tuple(reversed(get_args(PolicyName)))
 @click.option(
     "--policy",
     "policies",
-    type=click.Choice(POLICIES),
+    type=click.Choice(POLICIES, case_sensitive=False),
     multiple=True,
     default=POLICIES[:2],
     show_default=True,
@@ -108,11 +108,11 @@ def draw_measured(points: str | None, known: dict[str, str], calibration: str) -
 @click.argument("model")
 @click.argument("hw")
 @options.lengths(osl=64)
-@options.shown("--rate", 20.0, "Requests per second, Poisson.")
+@options.shown("--rate", 20.0, "Requests per second, Poisson.", ARRIVALS)
 @options.shown("--requests", 24, "Requests.")
 @click.option(
     "--policy",
-    type=click.Choice(POLICIES),
+    type=click.Choice(POLICIES, case_sensitive=False),
     default="chunked",
     show_default=True,
     help="Which requests share a step.",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import click
 
 from kvroof.catalog.whole_file import writable
 from kvroof.ground.errors import BadInput
-from kvroof.ground.units import parse_rate, parse_size, parse_time
+from kvroof.ground.units import MIB, parse_rate, parse_size, parse_time
 
 if TYPE_CHECKING:
     from kvroof.search.question import Chunking
@@ -40,6 +40,14 @@ class Quantity(click.ParamType[T], Generic[T]):
             BadInput: Words that say none.
         """
         return value if isinstance(value, self._kind) else self._read(value, param.opts[0] if param else None)
+
+
+def _memory(words: str, where: str | None) -> int:
+    """Return bytes; a bare number below 1 MiB is a unit forgotten."""
+    found, number = parse_size(words, where), words.strip()
+    if 0 < found < MIB and number[-1].isdecimal():
+        raise BadInput(f"{number} bytes?", where=where, way_out=f"write {number}GB or {number}GiB")
+    return found
 
 
 def _positive(parse: Callable[[str, str | None], float], what: str) -> Callable[[str, str | None], float]:
@@ -73,6 +81,44 @@ def _two_pools(words: str, where: str | None) -> tuple[int, ...]:
     if not (colon and first.isdecimal() and later.isdecimal() and int(first) and int(later)):
         raise BadInput(f"{words!r} is not two numbers of instances", where=where, way_out="write it like 2:1")
     return int(first), int(later)
+
+
+def _number(words: str, where: str | None, what: str) -> float:
+    try:
+        return float(words)
+    except ValueError:
+        raise BadInput(f"{words[:80]!r} is no {what}", where=where, way_out="give a number") from None
+
+
+def arrivals(*, burst: bool = False) -> Quantity[float]:
+    """Return the type of a rate of requests per second; with `burst` all may come at once (`inf`)."""
+
+    def read(words: str, where: str | None) -> float:
+        from kvroof.serving.demand.requests import check_arrival_rate
+
+        rate = _number(words, where, "rate")
+        check_arrival_rate(rate, burst=burst)
+        return rate
+
+    return Quantity("requests/s", read, float)
+
+
+def _percent(words: str, where: str | None) -> float:
+    share = _number(words, where, "percentage")
+    if 0 < share < 1:
+        raise BadInput(f"{words} % of the requests?", where=where, way_out=f"write {100 * share:g}")
+    if not 0 < share < 100:
+        raise BadInput(f"{words[:80]} % of the requests", where=where, way_out="give 1 to 99")
+    return share
+
+
+def _count_or_all(words: str, where: str | None) -> int | Literal["all"]:
+    if words.lower() == "all":
+        return "all"
+    try:
+        return int(words)
+    except ValueError:
+        raise BadInput(f"{words[:80]!r} is no number", where=where, way_out="write it like 1000") from None
 
 
 def _chunk(words: str, where: str | None) -> int | Chunking:
@@ -131,14 +177,20 @@ def written(*endings: str) -> Quantity[Path]:
     return Quantity("file", lambda words, where: writable(words, endings, where or ""), Path)
 
 
-SIZE = Quantity("size", parse_size, int)
-"""Bytes: 22GiB, 80GB or 131072."""
+SIZE = Quantity("size", _memory, int)
+"""Bytes: 22GiB, 80GB or 80000000000."""
 RATE = Quantity("rate", _positive(parse_rate, "rate"), float)
 """Bytes per second: 80GB/s or 400Gb/s."""
 TIME = Quantity("time", _seconds, float)
 """Seconds: 50ms or 1.5s."""
 TIMES = Quantity("times", _times, tuple)
 """Seconds in rising order: 20ms,50ms."""
+ARRIVALS = arrivals()
+"""Requests per second."""
+PERCENT = Quantity("percent", _percent, float)
+"""A percentage of the requests: 90, and not 0.9."""
+COUNT_OR_ALL: Quantity[Any] = Quantity("count", _count_or_all, int)
+"""How many: 1000, or all."""
 COUNTS = Quantity("counts", _counts, tuple)
 """Whole numbers: 100,2048,33."""
 TWO_POOLS = Quantity("split", _two_pools, tuple)

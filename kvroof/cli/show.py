@@ -6,47 +6,54 @@ import os
 
 import click
 
-from kvroof.catalog.models import load_model, model_names, read_entry
-from kvroof.catalog.names import closest
-from kvroof.catalog.profiles import hardware_names, load_hardware, load_profile
+from kvroof.catalog.models import load_model, near_models, read_entry
+from kvroof.catalog.profiles import hardware_of, load_profile, near_machines
+from kvroof.catalog.toml import to_toml
 from kvroof.cli import options
 from kvroof.cli.output import plain, print_json, print_view
 from kvroof.ground.errors import BadInput, UnknownName
 
 MAX_NAME = 1000
+MACHINE_COMMENT = (
+    "Base units: bytes, bytes/s, FLOP/s, W. Peaks are dense with fp32 accumulation, links are one way.",
+    "A table may be left out where its value is not known, but not memory_bytes, hbm_bytes_per_s and one of",
+    "the peaks of bf16, fp16 and fp32. A source is any line that says where a number is from.",
+)
 
 
 @click.command("show")
 @click.argument("name")
+@click.option("--toml", "as_toml", is_flag=True, help="Print a machine as the .toml file of one.")
 @options.ignore_key
 @options.json_output
-def command(name: str, ignore_keys: tuple[str, ...], as_json: bool) -> None:
+def command(name: str, as_toml: bool, ignore_keys: tuple[str, ...], as_json: bool) -> None:
     """One model (layers by kind, parameters, source) or machine (every value with its source).
 
     \b
     kvroof show gemma-3-27b
     kvroof show h100-sxm
+    kvroof show h100-sxm --toml
     """
     if len(name) > MAX_NAME:
         raise BadInput(f"a name of {len(name)} characters", where="show")
     if _is_model(name):
+        if as_toml:
+            raise BadInput("only a machine has a .toml file", where="--toml", way_out="use --json")
         _show_model(name, ignore_keys, as_json)
         return
     try:
-        machine, profile = load_hardware(name), load_profile(name)
+        profile = load_profile(name)
     except UnknownName:
-        near = closest(name, [*model_names(), *hardware_names()])
-        raise UnknownName(
-            "neither a model nor a machine",
-            where=name,
-            way_out=near or "see `kvroof list models` or `hardware`",
-        ) from None
-    if as_json:
+        way_out = near_models(name) or near_machines(name) or "see `kvroof list models` or `hardware`"
+        raise UnknownName("neither a model nor a machine", where=name, way_out=way_out) from None
+    if as_toml:
+        click.echo(to_toml(profile.as_dict(), MACHINE_COMMENT), nl=False)
+    elif as_json:
         print_json(profile.as_dict())
     else:
         from kvroof.view.catalog import machine_view
 
-        print_view(machine_view(machine, profile))
+        print_view(machine_view(hardware_of(profile), profile))
 
 
 def _is_model(name: str) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import cast, get_args
+from typing import Literal, cast, get_args
 
 import click
 
@@ -13,7 +14,7 @@ from kvroof.catalog.whole_file import write_whole
 from kvroof.cli import options
 from kvroof.cli.deployed import Deployed, deployment
 from kvroof.cli.output import plain, print_json, print_view
-from kvroof.cli.quantities import RATE, SIZE, TIME, written
+from kvroof.cli.quantities import COUNT_OR_ALL, RATE, SIZE, TIME, arrivals, written
 from kvroof.ground.errors import BadInput
 from kvroof.schedule.policies import Policy, PolicyName, Preemption
 from kvroof.serving.demand.requests import Request, poisson
@@ -30,13 +31,17 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option(
     "--trace", "trace_file", metavar="FILE", help="Requests: Mooncake, Azure, BurstGPT or plain CSV."
 )
-@click.option("--rate", type=float, help="Poisson arrivals per second, where there is no trace.")
+@click.option(
+    "--rate", type=arrivals(burst=True), help="Poisson arrivals per second, where there is no trace."
+)
 @click.option("--concurrency", type=int, help="A closed loop: so many requests are always in the system.")
-@click.option("--requests", type=int, help="How many: 1000, or all of a trace.")
+@click.option("--requests", type=COUNT_OR_ALL, help="How many: 1000; all is all of a trace.")
 @options.lengths()
 @click.option("--turns", default=1, show_default=True, help="Turns of a conversation, each with --isl more.")
 @click.option("--think", type=TIME, help="Mean time from one turn to the next, e.g. 30s.")
-@click.option("--policy", type=click.Choice(POLICIES), default="chunked", show_default=True)
+@click.option(
+    "--policy", type=click.Choice(POLICIES, case_sensitive=False), default="chunked", show_default=True
+)
 @click.option("--instances", default=1, show_default=True, help="Replicas; of the prefill pool with disagg.")
 @click.option(
     "--decode-instances", default=1, show_default=True, help="Replicas of the decode pool (disagg)."
@@ -45,7 +50,7 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option("--link", type=RATE, help="KV link per device (disagg), e.g. 400Gb/s; the scale-out.")
 @click.option(
     "--router",
-    type=click.Choice(get_args(Router)),
+    type=click.Choice(get_args(Router), case_sensitive=False),
     default="least_requests",
     show_default=True,
     help="Which instance takes a request; least_work goes by what is cached there.",
@@ -59,7 +64,10 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 @click.option("--max-num-seqs", default=256, show_default=True, help="Sequences that run at once.")
 @click.option("--max-num-batched-tokens", default=8192, show_default=True, help="Tokens in one step.")
 @click.option(
-    "--preemption", type=click.Choice(("recompute", "swap")), default="recompute", show_default=True
+    "--preemption",
+    type=click.Choice(("recompute", "swap"), case_sensitive=False),
+    default="recompute",
+    show_default=True,
 )
 @click.option(
     "--swap-space",
@@ -70,6 +78,7 @@ POLICIES = ("static", "continuous", "chunked", "disagg")
 )
 @click.option("--ttft", type=TIME, help="What goodput asks of the TTFT, e.g. 1s.")
 @click.option("--tpot", type=TIME, help="What goodput asks of the TPOT, e.g. 50ms.")
+@options.slo_percentile
 @click.option("--seed", default=0, show_default=True, help="Of the arrivals.")
 @click.option(
     "--out", type=written(), metavar="FILE", help="Write the schedule for chrome://tracing or Perfetto."
@@ -84,7 +93,7 @@ def command(
     trace_file: str | None,
     rate: float | None,
     concurrency: int | None,
-    requests: int | None,
+    requests: int | Literal["all"] | None,
     isl: int,
     osl: int,
     turns: int,
@@ -103,6 +112,7 @@ def command(
     swap_space: int,
     ttft: float | None,
     tpot: float | None,
+    slo_percentile: float,
     seed: int,
     out: Path | None,
     utilization: float,
@@ -111,6 +121,8 @@ def command(
     as_json: bool,
 ) -> None:
     """TTFT, TPOT, gaps, queueing and goodput of requests that are served one by one.
+
+    Exit 1 when fewer of them than --slo-percentile keep --ttft and --tpot, or some are not served.
 
     \b
     kvroof simulate llama-3.1-8b h100-sxm --rate 8 --requests 500
@@ -124,6 +136,10 @@ def command(
     if not split and (decode is not None or link is not None or not options.left_out("decode_instances")):
         raise BadInput("one pool has no decode pool and no link", where="--policy", way_out="--policy disagg")
     _refuse_unread(trace_file, concurrency, policy, preemption)
+    if requests == "all":
+        if trace_file is None:
+            raise BadInput("only a trace has an end", where="--requests all", way_out="give a number")
+        requests = None
     plan, *others = deployed.plans(model, [hw] if decode is None else [hw, decode])
     serving_block = block_size or plan.allocator.block_size
     if turns == 1 and think is None:
@@ -163,6 +179,8 @@ def command(
         trace=out is not None,
     )
     answer = ran.summary(ttft_s=ttft, tpot_s=tpot)
+    share = 100.0 if ttft is None and tpot is None else slo_percentile
+    kept = 100 * answer.kept >= share * answer.requests
     if out is not None:
         from kvroof.serving.simulation.schedule_trace import chrome_trace
 
@@ -174,7 +192,10 @@ def command(
     else:
         from kvroof.view.simulation import simulation_view
 
-        print_view(simulation_view(ran, answer, serving, decoding, policy, (ttft, tpot)))
+        print_view(
+            simulation_view(ran, answer, serving, decoding, policy, (ttft, tpot, slo_percentile), kept)
+        )
+    sys.exit(0 if kept else 1)
 
 
 def _refuse_unread(trace_file: str | None, concurrency: int | None, policy: str, preemption: str) -> None:

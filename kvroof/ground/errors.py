@@ -27,7 +27,8 @@ class KvroofError(Exception):
     def one_line(self) -> str:
         """Return `where: key: reason; way out` as a single printable line."""
         head = ": ".join(_clip(part, 160) for part in (self.where, self.key) if part)
-        text = f"{head}: {_clip(self.reason, 240)}" if head else _clip(self.reason, 320)
+        reason = _clip(self.reason, 320)
+        text = f"{head}: {reason}" if head else reason
         return f"{text}; {_clip(self.way_out, 160)}" if self.way_out else text
 
 

@@ -23,7 +23,7 @@ _SIZES = {
     "kb": KB, "mb": MB, "gb": GB, "tb": TB,
 }  # fmt: skip
 _TIMES = {
-    "": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3),
+    "s": Fraction(1), "ms": Fraction(1, 10**3),
     "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "min": Fraction(60),
 }  # fmt: skip
 _DECIMAL = {"": 1, "K": KB, "k": KB, "M": MB, "G": GB, "T": TB}
@@ -49,10 +49,14 @@ def parse_size(text: str, where: str | None = None) -> int:
     """
     value, unit = _split(text, "size", where, "22GiB, 80GB or 131072")
     if unit.lower() not in _SIZES:
+        number = text.strip()[:-1].rstrip()
+        half = unit.upper() in ("K", "M", "G", "T")
         raise BadInput(
             f"{text!r} has no known unit of size",
             where=where,
-            way_out="use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB",
+            way_out=f"write {number}{unit.upper()}B or {number}{unit.upper()}iB"
+            if half
+            else "use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB",
         )
     size = value * _SIZES[unit.lower()]
     if size > MAX_SIZE:
@@ -64,9 +68,12 @@ def parse_time(text: str, where: str | None = None) -> float:
     """Return seconds of a time such as `50ms` or `1.5s`.
 
     Raises:
-        BadInput: Not a time, negative, or an unknown unit.
+        BadInput: Not a time, negative, without a unit or with an unknown one.
     """
     value, unit = _split(text, "time", where, "50ms or 1.5s")
+    if not unit:
+        number = text.strip()
+        raise BadInput(f"{number} has no unit", where=where, way_out=f"write {number}ms or {number}s")
     if unit not in _TIMES:
         raise BadInput(f"{text!r} has no known unit of time", where=where, way_out="use s, ms, us or min")
     return _finite(value * _TIMES[unit], text, where)

@@ -18,8 +18,8 @@ from kvroof.memory.budget import check_utilization as check_utilization
 from kvroof.memory.demand import Demand, equal_lengths
 from kvroof.memory.engines.engine import Question
 from kvroof.memory.kv import assumptions, check_demand, check_served, engine_formats
-from kvroof.memory.pipeline import fullest
-from kvroof.memory.terms import Term, given
+from kvroof.memory.pipeline import STAGE_FLAGS, fullest
+from kvroof.memory.terms import PROFILED_SEQS, Term, given
 from kvroof.memory.ways_out import WayOut as WayOut
 from kvroof.memory.ways_out import ways_out
 from kvroof.spec.architecture import Architecture
@@ -36,7 +36,8 @@ class Ledger:
     `headroom_bytes` is signed. `max_seqs` is at the asked length, `max_tokens` at the asked number of
     sequences; `kv_capacity_tokens` are the tokens cached when sequences of that length fill the budget.
     `terms` are what `reserve_bytes` consists of. `flags` run this deployment on the engine, which admits
-    `admitted_seqs` requests: those that can all grow to the asked length, or as many as are expected to fit.
+    `admitted_seqs` requests: those that were asked for, or as many as can all grow to the asked length, or
+    as are expected to fit. An engine is told of no more than its terms are counted for.
     """
 
     model: str = static()
@@ -82,6 +83,7 @@ def fit(
     draft: Draft | None = None,
     typical_tokens: int | None = None,
     adapters: tuple[int, int] = (0, 0),
+    admit_all: bool = True,
 ) -> Ledger:
     """Return whether `seqs` sequences of `tokens` fit, by how much, how far it goes, and the ways out.
 
@@ -104,6 +106,7 @@ def fit(
         typical_tokens: Admit requests as if they stayed this short, and preempt when they do not; None
             reserves the asked length for each.
         adapters: How many LoRA adapters of which rank the engine is told of; their bytes are a term.
+        admit_all: Whether the engine's flags admit as many as fit, or just `seqs`.
 
     Raises:
         BadInput: A question that cannot be: no capacity, a share outside (0, 1], an impossible layout.
@@ -137,13 +140,40 @@ def fit(
         draft=draft,
     )
     if layout.pp == 1:
-        return _ledger(budget, demand, typical_tokens, adapters)
-    stages = (replace(budget, model=stage, layout=layout.stage) for stage in stage_models(model, layout.pp))
-    ledgers = tuple(_ledger(stage, demand, typical_tokens, adapters) for stage in stages)
-    return fullest(ledgers, model.name, layout.devices)
+        ledger = _ledger(budget, demand, typical_tokens)
+    else:
+        stages = (replace(budget, model=s, layout=layout.stage) for s in stage_models(model, layout.pp))
+        ledgers = tuple(_ledger(stage, demand, typical_tokens) for stage in stages)
+        ledger = fullest(ledgers, model.name, layout.devices)
+    if allocator.engine is None:
+        return ledger
+    admitted = min(ledger.admitted_seqs, max(seqs, PROFILED_SEQS)) if admit_all else seqs
+    return replace(ledger, admitted_seqs=admitted, flags=_flags(budget, tokens, admitted, adapters))
 
 
-def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters: tuple[int, int]) -> Ledger:
+def _flags(budget: Budget, tokens: int, seqs: int, adapters: tuple[int, int]) -> tuple[str, ...]:
+    """Return the engine's flags for so many requests."""
+    allocator, layout = budget.allocator, budget.layout
+    engine = allocator.engine
+    assert engine is not None
+    question = Question(
+        tokens=tokens,
+        seqs=max(seqs, 1),
+        utilization=budget.utilization,
+        kv_dtype=engine_formats(budget.model, allocator, budget.kv_format, budget.state_format)[0].name,
+        tp=layout.tp,
+        dp=layout.dp,
+        ep=layout.ep,
+        adapters=adapters[0],
+        adapter_rank=adapters[1],
+    )
+    flags = engine.flags(question)
+    if layout.pp > 1 and engine.name in STAGE_FLAGS:
+        flags = (*flags, f"{STAGE_FLAGS[engine.name]} {layout.pp}")
+    return flags
+
+
+def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None) -> Ledger:
     """Return the ledger of one stage, of equal sequences."""
     model, allocator, layout = budget.model, budget.allocator, budget.layout
     ((tokens, seqs),) = demand.lengths
@@ -152,18 +182,8 @@ def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters
     most, longest = max_seqs(known, tokens), max_tokens(known, seqs)
     admitted = most if typical_tokens is None else max_seqs(known, typical_tokens)
     holds, may_use = kv_bytes <= known.available_bytes, known.budget_bytes
+    in_all = capacity_tokens(known, tokens, most)
     engine = allocator.engine
-    question = Question(
-        tokens=tokens,
-        seqs=max(admitted, 1),
-        utilization=budget.utilization,
-        kv_dtype=engine_formats(model, allocator, budget.kv_format, budget.state_format)[0].name,
-        tp=layout.tp,
-        dp=layout.dp,
-        ep=layout.ep,
-        adapters=adapters[0],
-        adapter_rank=adapters[1],
-    )
     return Ledger(
         model=model.name,
         fits=holds,
@@ -180,13 +200,12 @@ def _ledger(budget: Budget, demand: Demand, typical_tokens: int | None, adapters
         seqs=seqs,
         max_seqs=most,
         max_tokens=longest,
-        kv_capacity_tokens=capacity_tokens(known, tokens, most),
+        kv_capacity_tokens=in_all,
         ways_out=() if holds else tuple(ways_out(budget, demand)),
         terms=_terms(budget),
         engine=None if engine is None else engine.name,
         admitted_seqs=admitted,
-        flags=() if engine is None else engine.flags(question),
-        assumptions=_assumptions(budget, demand, longest),
+        assumptions=_assumptions(budget, demand, longest, in_all),
     )
 
 
@@ -197,7 +216,7 @@ def _terms(budget: Budget) -> tuple[Term, ...]:
     return (*budget.terms, given("reserve", budget.reserve_bytes))
 
 
-def _assumptions(budget: Budget, demand: Demand, longest: int) -> tuple[str, ...]:
+def _assumptions(budget: Budget, demand: Demand, longest: int, in_all: int) -> tuple[str, ...]:
     said = list(
         assumptions(
             budget.model,
@@ -211,6 +230,11 @@ def _assumptions(budget: Budget, demand: Demand, longest: int) -> tuple[str, ...
     if budget.weights_bytes is None and (budget.formats or budget.model.checkpoint_bytes is None):
         name = (budget.formats or budget.model.formats).name
         said.append(f"weights in {name}, counted tensor by tensor")
+    if longest * demand.seqs > in_all:
+        said.append(
+            f"sequences of {demand.longest:,} tokens cache {in_all:,} in all, fewer than longer ones: each"
+            " has its own state, window and last block"
+        )
     limit = budget.model.max_position_embeddings
     if limit is not None and longest > limit:
         said.append(f"the longest context that fits is beyond max_position_embeddings = {limit}")

@@ -23,7 +23,6 @@ def fullest(ledgers: Sequence[Ledger], model: str, devices: int) -> Ledger:
     decides = min(ledgers, key=lambda ledger: ledger.headroom_bytes)
     stage = ledgers.index(decides) + 1
     said = f"the ledger is stage {stage} of {len(ledgers)}, the fullest; limits are the least of all stages"
-    flag = STAGE_FLAGS.get(decides.engine or "")
     return replace(
         decides,
         model=model,
@@ -35,7 +34,6 @@ def fullest(ledgers: Sequence[Ledger], model: str, devices: int) -> Ledger:
         kv_capacity_tokens=min(ledger.kv_capacity_tokens for ledger in ledgers),
         admitted_seqs=min(ledger.admitted_seqs for ledger in ledgers),
         ways_out=tuple(_common(ledgers)),
-        flags=(*decides.flags, f"{flag} {len(ledgers)}") if flag else decides.flags,
         assumptions=(*decides.assumptions, said),
     )
 

@@ -61,12 +61,21 @@ def tiers(hardware: Hardware, ranks: int, stride: int = 1) -> tuple[Tier, ...]:
         raise Unsupported(
             f"no link among {span} devices is known for {hardware.name}{domain}",
             where="--tp",
-            way_out="use fewer ranks, or a profile of your own with [scale_out]",
+            way_out="use fewer ranks, or a profile of your own with [scale_up] or [scale_out]",
         )
     near = 1 if up is None else min(ranks, (up.domain or 1) // stride)
     if up is None or near <= 1:
         return (Tier(link=out, ranks=ranks),)
     return Tier(link=up, ranks=near), Tier(link=out, ranks=ceil_div(ranks, near))
+
+
+def has_link(hardware: Hardware, ranks: int) -> bool:
+    """Return whether a link among so many devices is known."""
+    try:
+        tiers(hardware, ranks)
+    except Unsupported:
+        return False
+    return True
 
 
 def parts(op: Op, hardware: Hardware) -> tuple[tuple[Tier, float], ...]:

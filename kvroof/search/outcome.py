@@ -17,7 +17,7 @@ from kvroof.search.prices import ShadowPrice
 class OperatingPoint:
     """A deployment and what it serves: `replicas` of one layout on `devices` devices together.
 
-    `batch` are the sequences in all of them.
+    `batch` are the sequences in all of them; with a rate that is their mean, and each admits `max_num_seqs`.
     `ttft_s` and `tpot_s` are what the limits are held against. `chunk` is the prompt tokens of a step, None
     where prompts run whole. `cost_per_mtok` are dollars per million output tokens, None without a price.
     """
@@ -35,6 +35,7 @@ class OperatingPoint:
     isl: float
     osl: float
     chunk: int | None
+    max_num_seqs: int | None = None
     kv_dtype: str = static()
     weights_dtype: str = static()
     tokens_per_s: float

@@ -290,7 +290,7 @@ def _point(sizing: Sizing, fleet: Fleet) -> OperatingPoint:
     """Return a fleet as people read it; times are those at the percentile."""
     state, question = fleet.state, sizing.question
     share = question.limits.percentile
-    return described(
+    point = described(
         fleet.candidate,
         batch=max(math.ceil(state.seqs * fleet.replicas), 1),
         isl=question.isl.mean,
@@ -299,3 +299,4 @@ def _point(sizing: Sizing, fleet: Fleet) -> OperatingPoint:
         times_s=(state.ttft_s.quantile(share), state.tpot_s.quantile(share), state.e2e_s),
         replicas=fleet.replicas,
     )
+    return replace(point, max_num_seqs=fleet.policy.max_num_seqs)

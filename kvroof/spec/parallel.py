@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +75,8 @@ def shared_axes(held: Any) -> dict[str, int]:
     return {axis: getattr(held, axis) for axis in AXES if getattr(held, axis) > 1}
 
 
+MOST_TRIED = 128
+"""Tensor-parallel ranks that are tried when others are to be named."""
 ALONE = Layout()
 """One device holds everything."""
 
@@ -97,23 +100,14 @@ def check_layout(model: Architecture, layout: Layout) -> None:
     if layout.dcp > 1 and not any(m.caches for group in model.layers for m in group.layer.mixers):
         raise BadInput("has no cache whose tokens ranks could share", where="--dcp", way_out="leave it out")
     _check_experts(model, layout)
-    tp = layout.tp
+    for fault in _undivided(model, layout):
+        even = [str(tp) for tp in range(1, MOST_TRIED + 1) if _is_even(model, replace(layout, tp=tp))]
+        way_out = f"try one of {', '.join(even)}" if even else "leave --tp at 1"
+        raise BadInput(f"{fault} of {model.name}", where="--tp", way_out=way_out)
     for group in model.layers:
         for mixer in group.layer.mixers:
-            if isinstance(mixer, Recurrent):
-                _divides(mixer.held.split, tp, f"heads of {mixer.kind}", model.name)
-                continue
-            _divides(mixer.num_heads, tp, "attention heads", model.name)
-            if isinstance(mixer, GroupedAttention):
-                heads = mixer.num_kv_heads
-                _divides(max(heads, tp), min(heads, tp), "KV heads against ranks", model.name)
             for cache in mixer.caches:
-                check_dcp(cache, tp, layout.dcp)
-        for ffn in group.layer.ffns:
-            for weight in ffn.weights:
-                part, ranks = layout.share(weight)
-                if part.split > 1:
-                    _divides(part.split, ranks, f"columns of {part.name}", model.name)
+                check_dcp(cache, layout.tp, layout.dcp)
 
 
 def draft_layout(draft: Architecture, layout: Layout) -> Layout:
@@ -175,11 +169,29 @@ def _check_experts(model: Architecture, layout: Layout) -> None:
             )
 
 
-def _divides(total: int, ranks: int, what: str, name: str) -> None:
-    if total % ranks:
-        choices = ", ".join(str(d) for d in range(1, min(total, 64) + 1) if total % d == 0)
-        raise BadInput(
-            f"{ranks} ranks do not divide {total} {what} of {name}",
-            where="--tp",
-            way_out=f"try one of {choices}",
-        )
+def _undivided(model: Architecture, layout: Layout) -> Iterator[str]:
+    """Yield what the ranks of a layout do not divide, layer by layer."""
+    tp = layout.tp
+    for group in model.layers:
+        for mixer in group.layer.mixers:
+            if isinstance(mixer, Recurrent):
+                if mixer.held.split % tp:
+                    yield f"{tp} ranks do not divide {mixer.held.split} heads of {mixer.kind}"
+                continue
+            if mixer.num_heads % tp:
+                yield f"{tp} ranks do not divide {mixer.num_heads} attention heads"
+            if isinstance(mixer, GroupedAttention):
+                heads = mixer.num_kv_heads
+                if max(heads, tp) % min(heads, tp):
+                    yield f"{tp} ranks neither divide nor are a multiple of {heads} KV heads"
+        for ffn in group.layer.ffns:
+            for weight in ffn.weights:
+                part, ranks = layout.share(weight)
+                if part.split > 1 and part.split % ranks:
+                    yield f"{ranks} ranks do not divide {part.split} columns of {part.name}"
+
+
+def _is_even(model: Architecture, layout: Layout) -> bool:
+    """Return whether nothing is left over on any rank."""
+    dealt = layout.stage_ranks % layout.ep == 0
+    return dealt and next(_undivided(model, layout), None) is None

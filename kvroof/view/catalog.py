@@ -82,6 +82,11 @@ def model_tables(card: ModelCard) -> list[Table]:
     ]
 
 
+def families_view(types: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield the model types that are read, a row for each."""
+    yield Table(f"{len(types)} model types", ("model_type", "what it is"), list(types.items()), left=2)
+
+
 def machine_view(machine: Hardware, profile: Profile) -> Iterator[RenderableType]:
     """Yield one machine: every value with its source, and what sources disagree on."""
     yield Table(

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 
 from kvroof.ground.units import format_bytes, format_count
-from kvroof.memory.engines.explain import ExplainedLine
+from kvroof.memory.engines.prediction import ExplainedLine
 from kvroof.memory.kv import KVReport
 from kvroof.memory.ledger import Ledger, WayOut
 from kvroof.spec.hardware import Hardware
-from kvroof.view.tables import Table, notes, verdict
+from kvroof.view.tables import Table, copied, notes, verdict
 from kvroof.view.words import fit_words, several
 
 CHANGES = {
@@ -92,7 +92,9 @@ def log_view(lines: Sequence[ExplainedLine]) -> Iterator[RenderableType]:
     )
 
 
-def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterator[RenderableType]:
+def fit_view(
+    ledger: Ledger, machine: Hardware | None, explain: bool, command: str | None = None
+) -> Iterator[RenderableType]:
     """Yield the verdict, the ledger, how far it goes, and the ways out."""
     asked = f"{ledger.seqs:,} x {ledger.tokens:,} tokens of {ledger.model}"
     place = several(ledger.devices, machine.name) if machine else ""
@@ -112,6 +114,8 @@ def fit_view(ledger: Ledger, machine: Hardware | None, explain: bool) -> Iterato
     )
     if ledger.engine is not None:
         yield notes(f"Flags for {ledger.engine}, {ledger.admitted_seqs:,} requests admitted", ledger.flags)
+    if command is not None:
+        yield from copied("In one line", [command])
     if ledger.ways_out:
         yield Table(
             "Ways out, each by itself",

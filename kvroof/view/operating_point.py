@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType
 
 from kvroof.ground.units import format_time
 from kvroof.search.outcome import Answer, OperatingPoint
 from kvroof.search.question import Question
-from kvroof.view.tables import Table, notes, verdict
+from kvroof.view.tables import Table, copied, notes, verdict
 from kvroof.view.words import layout_words, several
 
 LIMITS = {
@@ -36,11 +36,15 @@ PRICES = {
 }
 
 
-def answer_view(answer: Answer, question: Question, rate: float | None) -> Iterator[RenderableType]:
+def answer_view(
+    answer: Answer, question: Question, rate: float | None, commands: Sequence[str] = ()
+) -> Iterator[RenderableType]:
     """Yield the best point, what binds it, what more is worth, the alternatives and the effort."""
     yield verdict(answer.feasible, _sentence(answer, question, rate))
     best = answer.best
     yield Table("Operating point", ("", "best"), _rows(best))
+    if commands:
+        yield from copied("To start a replica", commands)
     if answer.excess:
         rows = [(LIMITS.get(name, name), f"{share:.1%} over") for name, share in answer.excess.items()]
         yield Table("What is exceeded", ("limit", ""), rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -11,7 +11,7 @@ from rich.text import Text
 from kvroof.ground.units import format_bytes, format_decimal, format_time
 from kvroof.serving.pools.break_even import Condition
 from kvroof.serving.pools.verdict import Disaggregation, Side
-from kvroof.view.tables import Table, notes
+from kvroof.view.tables import Table, copied, notes, verdict
 from kvroof.view.words import WAYS
 
 NAMES = {
@@ -24,12 +24,28 @@ NAMES = {
     "tpot": "TPOT limit",
 }
 
+LIMITS = {
+    "prefill": "prefill",
+    "decode": "decode",
+    "link": "KV link",
+    "memory": "memory",
+    "ttft": "TTFT limit",
+    "tpot": "TPOT limit",
+}
+
 
 def pools_view(
-    model: str, answer: Disaggregation, asked: tuple[float, float, float]
+    model: str,
+    answer: Disaggregation,
+    asked: tuple[float, float, float],
+    commands: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[RenderableType]:
     """Yield the verdict, both ways side by side, what would flip it, and what is taken for granted."""
-    yield Text(f"{WAYS[answer.verdict].upper()}  {_reason(answer)}", style="bold")
+    if answer.served_by is None:
+        yield Text(f"{WAYS[answer.verdict].upper()}  {_reason(answer)}", style="bold")
+    else:
+        yield verdict(answer.served_by != "neither", _served(answer))
+        yield Text(f"At most: {WAYS[answer.verdict]}; {_reason(answer)}", style="bold")
     ttft, tpot, share = asked
     ways = [(WAYS["aggregate"], answer.aggregated), (WAYS["disaggregate"], answer.disaggregated)]
     ways += [(f"one pool, {chip}", side) for chip, side in answer.by_chip.items()]
@@ -59,7 +75,29 @@ def pools_view(
             ("", "now", "better"),
             [_flip(condition) for condition in answer.break_even],
         )
+    for what, lines in (commands or {}).items():
+        yield from copied(f"To start {what}", lines)
     yield notes("Assumptions", answer.assumptions)
+
+
+def _served(answer: Disaggregation) -> str:
+    """Return which ways serve the rate that was asked for, and how much the others do at most."""
+    ways = {"one pool": answer.aggregated, "two pools": answer.disaggregated}
+    sides = {name: side for name, side in ways.items() if side is not None}
+    rate = f"{next(iter(sides.values())).rate_rps:g} req/s"
+    devices = {side.devices for side in sides.values()}
+    on = f"on {devices.pop()} devices" if len(devices) == 1 else "at the same cost"
+    if answer.served_by == "either":
+        return f"either serves {rate} {on}"
+    most = max((side.goodput_rps for side in sides.values() if not side.keeps_limits), default=0.0)
+    if answer.served_by == "neither":
+        return f"neither way serves {rate} {on} (at most {most:.3g})"
+    only, other = (
+        ("one pool serves", "two pools")
+        if answer.served_by == "aggregate"
+        else ("two pools serve", "one pool")
+    )
+    return f"only {only} {rate} {on}; {other} at most {most:.3g}"
 
 
 def _reason(answer: Disaggregation) -> str:
@@ -91,7 +129,7 @@ def _most(name: str, side: Side | None) -> tuple[str, ...]:
         f"{side.goodput_rps_per_device:.3g}",
         f"{side.tokens_per_s_per_device:,.0f}",
         str(side.devices),
-        side.limit or "-",
+        LIMITS[side.limit] if side.limit else "-",
     )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Column
 from rich.table import Table as Drawn
@@ -91,6 +91,14 @@ def notes(title: str, lines: Iterable[str]) -> Padding:
     for line in lines:
         listed.add_row("  -", Text(line), style="dim")
     return Padding(Group(Text(title, style="bold"), listed), (0, 0, 1, 0))
+
+
+def copied(title: str, lines: Iterable[str]) -> Iterator[RenderableType]:
+    """Yield lines under a heading, each whole on one line however long, to be copied."""
+    yield Text(title, style="bold")
+    for line in lines:
+        yield Text(line, no_wrap=True)
+    yield Text("")
 
 
 def size(value: float) -> str:

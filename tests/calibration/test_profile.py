@@ -16,8 +16,8 @@ from kvroof.calibration.profile import (
     calibration_folder,
     calibration_names,
     check_calibration,
+    profile_toml,
     read_profile,
-    to_toml,
     write_profile,
 )
 from kvroof.catalog.profiles import hardware_names, load_hardware
@@ -26,7 +26,7 @@ from kvroof.roofline.efficiency import Efficiency, Kernel
 
 SHIPPED = calibration_names()
 MEASURED = [name for name in SHIPPED if name != "generic"]
-GOOD = tomllib.loads(to_toml(read_profile("h200-sxm-vllm")))
+GOOD = tomllib.loads(profile_toml(read_profile("h200-sxm-vllm")))
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -49,12 +49,12 @@ def test_a_profile_that_is_written_is_read_back(name, tmp_path):
     profile = read_profile(name)
     write_profile(profile, tmp_path / "copy.toml")
     assert read_profile(str(tmp_path / "copy.toml")) == profile
-    assert to_toml(profile) == (calibration_folder() / f"{name}.toml").read_text()
+    assert profile_toml(profile) == (calibration_folder() / f"{name}.toml").read_text()
 
 
 def test_quotes_and_backslashes_survive():
     odd = check_calibration(GOOD | {"notes": ['a "quoted" \\ note, é']}, "x")
-    assert check_calibration(tomllib.loads(to_toml(odd)), "x") == odd
+    assert check_calibration(tomllib.loads(profile_toml(odd)), "x") == odd
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Hardware profiles: the right figure of every known trap, and a clear refusal of every wrong file."""
 
 import copy
+import functools
 import json
 import math
 import tomllib
@@ -99,7 +100,7 @@ def test_the_name_jax_gives_a_tpu_is_an_alias():
 
 
 def test_a_name_shared_by_different_parts_is_not_guessed():
-    with pytest.raises(UnknownName, match="h100-nvl, h100-pcie or h100-sxm") as caught:
+    with pytest.raises(UnknownName, match="h100-sxm, h100-nvl or h100-pcie") as caught:
         load_hardware("h100")
     assert "kvroof list hardware" in str(caught.value)
 
@@ -311,7 +312,7 @@ BF16 = "peak_flops_per_s.bf16"
         ("memory_bytes.value", True, "memory_bytes.value", "Expected `int`"),
         ("memory_bytes.value", "80 GB", "memory_bytes.value", "Expected `int`"),
         ("visible_memory_bytes.value", 8_555_200_000, "visible_memory_bytes.value", "far from memory_bytes"),
-        ("hbm_bytes_per_s", 3.35e12, "hbm_bytes_per_s", "Expected `table`"),
+        ("hbm_bytes_per_s", 3.35e12, "hbm_bytes_per_s", "is not a table"),
         ("hbm_bytes", -1, "hbm_bytes", "unknown key"),
         ("scale_up.latency", 1, "scale_up.latency", "unknown key"),
         ("peak_flops_per_s.fp9", {}, "peak_flops_per_s.fp9", "unknown key"),
@@ -411,8 +412,79 @@ def test_a_file_that_is_no_profile_is_refused_on_one_line(tmp_path, content, rea
 
 
 def test_one_line_of_a_file_names_the_key_it_was_meant_to_be(tmp_path):
-    with pytest.raises(BadInput, match=r"hbm_bytes: unknown key; did you mean hbm_bytes_per_s"):
+    with pytest.raises(BadInput, match=r"hbm_bytes: unknown key \(did you mean hbm_bytes_per_s"):
         load_hardware(write(tmp_path, "hbm_bytes = -1"))
+
+
+NEWCOMERS = """
+name = "mine"
+memory_bytes = 80e9
+hbm_bytes_per_s = { value = 3e12 }
+tdp_w = { value = -1, source = "x" }
+[peak_flops_per_s]
+bf16 = { value = 1e15, source = "x" }
+fp8 = 2e15
+[scale_up]
+bytes_per_s = { value = 450e9 }
+"""
+MISFITS = {
+    "vendor": "missing",
+    "memory_bytes": "is not a table",
+    "hbm_bytes_per_s.source": "missing",
+    "tdp_w.value": "is not a positive number",
+    "peak_flops_per_s.bf16.density": "is not declared dense",
+    "peak_flops_per_s.fp8": "is not a table",
+    "scale_up.name": "missing",
+    "scale_up.bytes_per_s.source": "missing",
+}
+
+
+def test_all_that_is_missing_is_said_at_once(tmp_path):
+    path = write(tmp_path, NEWCOMERS)
+    with pytest.raises(BadInput) as caught:
+        load_hardware(path)
+    said = caught.value.one_line()
+    for key, reason in MISFITS.items():
+        assert any(key in part and reason in part for part in said.split("; ")), (key, said)
+    assert "kvroof show h100-sxm --toml" in said
+
+
+REQUIRED = [
+    *(
+        "name",
+        "vendor",
+        "memory_bytes",
+        "memory_bytes.value",
+        "memory_bytes.source",
+        "hbm_bytes_per_s.source",
+    ),
+    *("peak_flops_per_s.bf16.value", "peak_flops_per_s.fp8.density", "scale_up.name", "host.bytes_per_s"),
+    *("scale_up.bytes_per_s.direction", "scale_out.bytes_per_s.source", "tdp_w.value", "cores.source"),
+]
+
+
+@given(st.sets(st.sampled_from(REQUIRED), min_size=1))
+def test_each_of_any_missing_keys_is_named_and_nothing_else(keys):
+    keys = {key for key in keys if not any(key.startswith(f"{other}.") for other in keys)}
+    data = shipped("h100-sxm")
+    for key in keys:
+        *path, last = key.split(".")
+        del functools.reduce(dict.__getitem__, path, data)[last]
+    error = refusal(data)
+    heads = [part.rpartition(": ")[0] or error.key for part in error.reason.split("; ")]
+    assert {key for head in heads for key in head.split(", ")} == keys
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_profile_that_is_shown_as_toml_is_read_back_as_it_was(kvroof, name):
+    shown = kvroof("show", name, "--toml")
+    assert shown.code == 0
+    assert check_profile(tomllib.loads(shown.out), "shown") == load_profile(name)
+
+
+def test_a_model_has_no_toml(kvroof):
+    answer = kvroof("show", "llama-3.1-8b", "--toml")
+    assert (answer.code, "--toml" in answer.err) == (2, True)
 
 
 def test_a_missing_file_a_folder_and_an_endless_name_are_refused(tmp_path):

@@ -196,7 +196,9 @@ OPTIONS = {
         "kv", M, "--seqs", 2, "--shared-prefix", 5, "--allocator", "padded",
     ),
     "unknown allocator": ("kv", M, "--allocator", "magic"),
-    "more tokens than are reserved": ("kv", M, "--allocator", "reserved", "--max-model-len", 100),
+    "more tokens than are reserved": (
+        "kv", M, "--tokens", 101, "--allocator", "reserved", "--max-model-len", 100,
+    ),
     "nothing reserved": ("kv", M, "--allocator", "reserved", "--max-model-len", 0),
     "unknown KV dtype": ("kv", M, "--kv-dtype", "float13"),
     "half a pair of dtypes": ("kv", M, "--kv-dtype", "fp8/"),

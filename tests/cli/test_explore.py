@@ -32,7 +32,7 @@ def test_without_machines_the_page_holds_them_all_and_opens_with_a_common_one(kv
     out = tmp_path / "explorer.html"
     answer = kvroof("explore", "smollm2-360m", "--out", out)
     assert answer.code == 0
-    assert f"1 models on {len(hardware_names())} machines written to {out}" in answer.out
+    assert f"1 model on {len(hardware_names())} machines written to {out}" in answer.out
     machines = [machine["name"] for machine in tables_of(out)["machines"]]
     assert sorted(machines) == hardware_names()
     assert machines[0] == FIRST_MACHINE

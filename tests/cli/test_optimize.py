@@ -192,3 +192,21 @@ def test_what_has_no_elasticities_is_refused_before_the_estimate(kvroof, monkeyp
     monkeypatch.setattr("kvroof.cli.estimate.estimate", lambda *a, **k: pytest.fail("the estimate ran"))
     refused = kvroof("estimate", M, H, "--sensitivity", *options)
     assert (refused.code, "--sensitivity" in refused.err) == (2, True)
+
+
+def test_the_best_point_comes_with_the_line_that_starts_a_replica(optimize):
+    found = optimize(*ONE, "--tpot", "20ms", "--engine", "vLLM")
+    best, (line,) = found["best"], found["commands"]
+    assert line.startswith("vllm serve meta-llama/")
+    assert f"--max-num-seqs {best['batch']} " in line
+    assert f"--tensor-parallel-size {best['tp']}" in line
+    assert f"--max-model-len {best['isl'] + best['osl']:.0f} " in line
+    assert "commands" not in optimize(*ONE, "--tpot", "20ms")
+
+
+def test_with_a_rate_a_replica_admits_more_than_the_mean_in_flight(optimize):
+    limits = ("--ttft", "1s", "--tpot", "40ms", "--engine", "vllm")
+    found = optimize(*ONE, *limits, "--rate", 10)
+    best, (line,) = found["best"], found["commands"]
+    assert best["max_num_seqs"] > best["batch"] / best["replicas"]
+    assert f"--max-num-seqs {best['max_num_seqs']} " in line

@@ -98,12 +98,15 @@ def test_a_map_of_rates_asks_the_same_question_under_each_limit(draw, monkeypatc
     asked = []
     monkeypatch.setattr("kvroof.cli.serving_sweeps.pool_choice", lambda q: asked.append(q))
     words = f"llama-3.1-8b h100-sxm --axes {axes} --{moved} 20ms,10ms --{held} 1s --max-devices 2"
+    words += " --slo-percentile 99"
     said, path = draw("pools", words)
     assert [(getattr(q.limits, f"{moved}_s"), getattr(q.limits, f"{held}_s")) for q in asked] == [
         (0.01, 1.0),
         (0.02, 1.0),
     ]
     assert asked[0].aggregated is asked[1].aggregated
+    assert {q.limits.percentile for q in asked} == {0.99}
+    assert "99 % of the requests" in said["caption"]
     assert said["title"] == f"Neither one pool nor two keep any of these {moved.upper()} limits"
     assert [t["y"] for t in numbers(path)] == [[0, 0], [0, 0]]
 

@@ -50,6 +50,37 @@ def test_people_get_a_table_with_the_definitions(kvroof):
     assert "percentiles of gaps are over gaps" in answer.out
 
 
+@pytest.mark.parametrize("json_output", [(), ("--json",)])
+def test_it_answers_no_where_fewer_keep_the_limits_than_were_asked_for(kvroof, json_output):
+    asked = (*ASKED, "--rate", "20", "--requests", "20", *json_output)
+    assert kvroof(*asked).code == 0
+    assert kvroof(*asked, "--ttft", "1us").code == 1
+    assert kvroof(*asked, "--ttft", "10s").code == 0
+
+
+def test_the_share_that_keeps_the_limits_is_said_first(kvroof):
+    asked = (*ASKED, "--rate", "20", "--requests", "20", "--ttft", "1us")
+    assert kvroof(*asked).out.startswith(
+        "NO  0 of 20 requests (0.0%) keep TTFT 1 us, 90% are asked; all served"
+    )
+    assert ", 50% are asked" in kvroof(*asked, "--slo-percentile", "50").out
+    asked = (*ASKED, "--rate", "20", "--requests", "20")
+    median = f"{1e6 * kvroof(*asked, '--json').json['ttft_s']['p50'] + 1:.0f}us"
+    share = 100 * kvroof(*asked, "--ttft", median, "--json").json["kept"] / 20
+    assert 0 < share < 100
+    for percent, code in ((share, 0), (share + 1, 1)):
+        assert kvroof(*asked, "--ttft", median, "--slo-percentile", f"{percent:g}").code == code
+
+
+def test_all_of_a_trace_is_asked_by_its_name(kvroof, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 30, "output_length": 4}
+    trace.write_text("\n".join(json.dumps(row | {"timestamp": 1000 * n}) for n in range(3)), "utf-8")
+    asked = (*ASKED[:3], "--trace", trace, "--json", "--requests")
+    assert [kvroof(*asked, many).json["requests"] for many in ("all", "2")] == [3, 2]
+    assert kvroof(*ASKED, "--rate", "2", "--requests", "all").err.startswith("kvroof: --requests all: ")
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

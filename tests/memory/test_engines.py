@@ -17,9 +17,10 @@ from kvroof.ground.units import GIB, MIB
 from kvroof.memory.allocators import parse_allocator, plain_engine
 from kvroof.memory.demand import Demand, equal_lengths
 from kvroof.memory.engines.engine import Question
-from kvroof.memory.engines.explain import Served, explain_log
+from kvroof.memory.engines.explain import explain_log
 from kvroof.memory.engines.llama_cpp import LlamaCpp
 from kvroof.memory.engines.logs import MAX_LINES_KEPT, read_log
+from kvroof.memory.engines.prediction import Served
 from kvroof.memory.engines.sglang import SGLang
 from kvroof.memory.engines.tensorrt_llm import TensorRTLLM
 from kvroof.memory.engines.vllm import VLLM
@@ -294,7 +295,7 @@ def test_sglangs_windowed_pool_is_a_share_of_the_full_one():
     model = LOADED["gpt-oss-20b"]
     made = figures(model, SGLang(), 10 * GIB)
     assert made.kv_cache_tokens == int(10 * GIB / (12 * 2048 * 1.8))
-    assert f"#tokens: {int(made.kv_cache_tokens * 0.8)}" in made.lines[1]
+    assert f"swa size: {int(made.kv_cache_tokens * 0.8)}" in made.lines[0]
 
 
 def test_sglangs_radix_cache_takes_three_slots_per_request():
@@ -512,6 +513,97 @@ def test_llama_cpps_lines_are_explained():
 def test_a_decimal_comma_is_a_point():
     (line,) = read_log("KV self size  = 2160,00 MiB, c^KV (f16): 2160,00 MiB, kv^T: not used").lines
     assert line.numbers[0] == 2160 * MIB
+
+
+@both
+def test_what_an_engine_will_log_is_read_back_as_equal(model, engine):
+    """The lines that are predicted are those that are understood, in an engine's own words."""
+    made = plain_engine(engine, max_model_len=8192)
+    context = {"context": figures(model, made, 8 * GIB).max_model_len} if engine == "llama.cpp" else {}
+    lines = figures(model, made, 8 * GIB).lines
+    said = explained(model.name, made, "\n".join(lines), available_bytes=8 * GIB, **context)
+    assert all(line.reason.startswith(("exact", "equal")) for line in said), said
+    named = {line.line for line in said}
+    skipped = [line for line in lines if not any(text in line for text in named)]
+    assert all("Available KV cache memory" in line for line in skipped)
+
+
+def test_the_lines_of_vllms_older_releases_are_explained():
+    """Source: https://github.com/vllm-project/vllm/issues/10517, 29k on an RTX 3090."""
+    text = (
+        "kv_cache_size=2.89GiB gpu_memory_utilization=0.90\n# {} blocks: 1478, # CPU blocks: 2048\n"
+        "The model's max seq len (29000) is larger than the maximum number of tokens that can be stored in"
+        " KV cache (23648). Try increasing `gpu_memory_utilization`"
+    )
+    for device in ("GPU", "cuda"):
+        blocks, swapped, tokens = explained("llama-3.1-8b", VLLM(), text.format(device))
+        assert (blocks.logged, tokens.logged) == (1478, 23_648)
+        assert blocks.reason == tokens.reason == "equal within the digits printed"
+        assert swapped.predicted == swapped.logged == 2048
+
+
+def test_blocks_in_host_memory_tell_the_ranks():
+    """Source: https://github.com/OpenRLHF/OpenRLHF/issues/336, Llama-3-70B: 378 and 1,638 blocks."""
+    (_, line) = explained("llama-3.1-70b", VLLM(), "# GPU blocks: 378, # CPU blocks: 1638", tp=2)
+    assert line.predicted == 1638
+
+
+def test_sglangs_states_are_explained_with_their_spare_slot():
+    """48 layers of 48 heads of 128 x 128 in fp32 are 144 MiB a slot, 361 of them 50.77 GiB.
+
+    Source: a public start-up log of Qwen3.8-27B, of the shape of Qwen3.5-27B, on SGLang.
+    """
+    sizes = "conv_state size: 0.99GB, ssm_state size: 50.77GB"
+    text = f"Mamba Cache is allocated. max_mamba_cache_size: 360, {sizes}"
+    conv, ssm = explained("qwen3.5-27b", SGLang(), text)
+    assert ssm.predicted == 361 * 144 / 1024
+    assert conv.reason == ssm.reason == "equal within the digits printed"
+    for line in explained("qwen3.5-27b", SGLang(), f"Mamba Cache is allocated. {sizes}"):
+        assert (line.predicted, "how many" in line.reason) == (None, True)
+
+
+def test_llama_cpps_buffers_on_several_devices_are_one_cache():
+    text = "n_ctx = 4096\n{0}CUDA0 KV buffer size =   256.00 MiB\n{0}CUDA1 KV buffer size =   256.00 MiB"
+    (line,) = explained("llama-3.1-8b", LlamaCpp(), text.format("llama_kv_cache: "))
+    assert (line.predicted, line.logged, line.reason) == (512, 512, "exact")
+    whole = "\nKV self size  =  512.00 MiB, K (f16):  256.00 MiB, V (f16):  256.00 MiB"
+    assert len(explained("llama-3.1-8b", LlamaCpp(), text.format("init: ") + whole)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        ("max_total_num_tokens=228520, max_running_requests=72", "sglang"),
+        ("llama_kv_cache: CUDA0 KV buffer size =   256.00 MiB", "llama.cpp"),
+        ("# cuda blocks: 5678, # CPU blocks: 1310", "vllm"),
+        ("Using 10718 tokens in paged KV cache.", "tensorrt-llm"),
+    ],
+)
+def test_a_line_tells_its_engine(kvroof, tmp_path, text, engine):
+    (tmp_path / "x.log").write_text(text)
+    (report,) = kvroof("kv", "llama-3.1-8b", "--log", tmp_path / "x.log", "--json").json
+    assert report["allocator"] == engine
+    assert report["log"]
+
+
+def test_a_log_of_the_memory_alone_says_that_nothing_follows(kvroof, tmp_path):
+    (tmp_path / "x.log").write_text("Available KV cache memory: 5.38 GiB")
+    answer = kvroof("kv", "llama-3.1-8b", "--log", tmp_path / "x.log")
+    assert (answer.code, answer.out) == (2, "")
+    assert "5.38 GiB" in answer.err
+    assert "--available" in answer.err
+
+
+def test_tokens_that_were_not_asked_for_are_no_more_than_are_served(kvroof, tmp_path):
+    (tmp_path / "x.log").write_text("Available KV cache memory: 5.38 GiB\n# GPU blocks: 2754, #")
+    served = ("--engine", "vllm", "--max-model-len", 4096, "--json")
+    assert kvroof("kv", "llama-3.1-8b", *served).json[0]["tokens"] == 4096
+    assert kvroof("kv", "llama-3.1-8b", "--log", tmp_path / "x.log", *served).json[0]["log"]
+    assert kvroof("fit", "llama-3.1-8b", "h100-sxm", *served).json["tokens"] == 4096
+    asked = kvroof("kv", "llama-3.1-8b", "--tokens", 8192, *served)
+    assert (asked.code, "8192 tokens are more than the 4096 served" in asked.err) == (2, True)
+    (reserved,) = kvroof("kv", "openai-community/gpt2-medium", "--allocator", "reserved", "--json").json
+    assert reserved["tokens"] == 1024
 
 
 def test_tensorrt_llms_tokens_are_predicted_from_its_bytes():

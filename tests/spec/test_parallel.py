@@ -1,5 +1,8 @@
 """A layout that no engine could run is refused, with ones that could."""
 
+import contextlib
+from dataclasses import replace
+
 import pytest
 
 from kvroof.catalog.models import load_model
@@ -34,6 +37,29 @@ def test_the_way_out_is_a_layout_that_divides():
         check_layout(load_model("llama-3.1-8b"), Layout(tp=3))
     choices = caught.value.way_out.removeprefix("try one of ").split(", ")
     assert [int(c) for c in choices] == [1, 2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("qwen2-7b", Layout(tp=8)),  # 28 heads, of which 4 for keys and values: 3 divides neither
+        ("gemma-3-27b", Layout(tp=5)),
+        ("falcon-7b", Layout(tp=2)),
+        ("qwen3.5-27b", Layout(tp=5)),
+        ("deepseek-v3", Layout(tp=3, dp=2, ep=2)),
+    ],
+)
+def test_every_way_out_is_accepted_and_every_other_is_not(name, layout):
+    model = load_model(name)
+    with pytest.raises(BadInput) as caught:
+        check_layout(model, layout)
+    named = {int(c) for c in caught.value.way_out.removeprefix("try one of ").split(", ")}
+    accepted = set()
+    for tp in range(1, 129):
+        with contextlib.suppress(BadInput):
+            check_layout(model, replace(layout, tp=tp))
+            accepted.add(tp)
+    assert named == accepted
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kvroof.catalog.profiles import hardware_names, load_hardware
+from kvroof.cli.output import print_view
 from kvroof.search.outcome import OperatingPoint
 from kvroof.serving.pools.break_even import Condition
 from kvroof.serving.pools.verdict import Disaggregation, Side
 from kvroof.view.catalog import machines_view
 from kvroof.view.operating_point import _rows
 from kvroof.view.pools import pools_view
-from kvroof.view.tables import Table, notes
+from kvroof.view.tables import Table, copied, notes
 
 from .conftest import WICKED
 
@@ -126,6 +127,28 @@ def test_the_margin_is_a_count_and_its_error_a_range_of_factors():
         "TIE splitting serves 2% fewer requests per device; 0.34 to 2.83 times as many"
         " within the model's error (one sigma: about two in three)"
     )
+
+
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [
+        ("either", "YES  either serves 20 req/s on 2 devices"),
+        ("aggregate", "YES  only one pool serves 20 req/s on 2 devices; two pools at most 23.9"),
+        ("neither", "NO  neither way serves 20 req/s on 2 devices (at most 25)"),
+    ],
+)
+def test_whether_a_rate_is_served_stands_before_what_is_served_at_most(served, said):
+    keeps = {"either": (True, True), "aggregate": (True, False), "neither": (False, False)}[served]
+    one, two = (replace(side, keeps_limits=kept) for side, kept in zip((SIDE, FULL), keeps, strict=True))
+    answer = replace(TIED, served_by=served, aggregated=one, disaggregated=two)
+    lines = printed(pools_view("m", answer, (2.0, 0.05, 90.0)), 300)
+    assert lines[0] == said
+    assert lines[1].startswith("At most: tie; splitting serves 2% fewer requests per device")
+
+
+def test_a_line_to_be_copied_is_not_broken(capsys):
+    print_view(copied("To start it", ["vllm serve m " + "--flag 1 " * 40]))
+    assert capsys.readouterr().out.splitlines()[1] == ("vllm serve m " + "--flag 1 " * 40).rstrip()
 
 
 @pytest.mark.parametrize(

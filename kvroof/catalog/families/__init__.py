@@ -46,6 +46,14 @@ class Families(Mapping[str, Family]):
         """Yield every `model_type`, importing all modules."""
         return (model_type for name in MODULES for model_type in _declared(name))
 
+    def described(self) -> dict[str, str]:
+        """Return what each `model_type` is of: the first line of the module that declares it."""
+        return {
+            model_type: (importlib.import_module(f"{__name__}.{name}").__doc__ or "").partition("\n")[0]
+            for name in MODULES
+            for model_type in _declared(name)
+        }
+
     def __len__(self) -> int:
         """Return how many there are."""
         return sum(len(_declared(name)) for name in MODULES)

@@ -1,65 +1,25 @@
-"""An engine's log beside what kvroof predicts, line by line, with the reason of each difference."""
+"""An engine's log beside what kvroof predicts, line by line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeAlias
 
-from kvroof.ground.errors import BadInput, KvroofError
+from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import largest
-from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB
-from kvroof.memory.allocators import AnyEngine
 from kvroof.memory.engines.llama_cpp import LlamaCpp
 from kvroof.memory.engines.logs import EngineLog, LoggedLine
+from kvroof.memory.engines.prediction import HALF_DIGIT, ExplainedLine, Prediction, Served, explained
 from kvroof.memory.engines.sglang import SGLang
 from kvroof.memory.engines.tensorrt_llm import TensorRTLLM
 from kvroof.memory.engines.vllm import VLLM
 from kvroof.memory.kv import fixed_bytes
-from kvroof.spec.architecture import Architecture
-from kvroof.spec.precision import KVFormat, StateFormat, parse_kv_format
+from kvroof.spec.precision import parse_kv_format
 
-CLOSE = 0.02
-"""Relative difference within which a line is taken to be explained."""
-HALF_DIGIT = 0.005
-"""Half of the last of two printed decimals."""
-
-
-@record
-class ExplainedLine:
-    """One figure of the log: predicted and logged in `unit`, the difference in %, and the reason."""
-
-    line: str = static()
-    unit: str = static()
-    predicted: float | None
-    logged: float
-    difference_pct: float | None
-    reason: str = static()
-
-
-@record
-class Served:
-    """A model on an engine: what a prediction depends on.
-
-    `available_bytes` and `context` (llama.cpp's) are asked when the log does not say them.
-    """
-
-    model: Architecture
-    engine: AnyEngine
-    kv_format: KVFormat
-    state_format: StateFormat
-    tp: int = 1
-    available_bytes: int | None = None
-    context: int | None = None
-
-    @property
-    def stored(self) -> tuple[KVFormat, StateFormat]:
-        """How the engine stores it."""
-        return self.engine.formats(self.model, self.kv_format, self.state_format)
-
-
-Prediction: TypeAlias = Callable[[Served], float | None]
+PRINTED_GB = "GiB (printed GB)"
+SWAP_BYTES = 4 * GIB
+"""What vLLM's releases before V1 set aside in host memory for each device unless told otherwise."""
 
 
 def explain_log(served: Served, log: EngineLog) -> tuple[ExplainedLine, ...]:
@@ -70,107 +30,31 @@ def explain_log(served: Served, log: EngineLog) -> tuple[ExplainedLine, ...]:
         log: What the engine printed.
 
     Raises:
-        BadInput: A log without a line that is understood, or of another engine.
+        BadInput: A log without a figure that is understood, or of another engine.
         Unsupported: A model whose cache on this engine is not modelled.
     """
-    if not log.lines:
+    engine = served.engine
+    if log.printed_by != engine.name:
         raise BadInput(
-            "no line about a KV cache is understood",
-            where="--log",
-            way_out='lines such as "Available KV cache memory: 5.38 GiB" or "KV self size = ..."',
-        )
-    if log.engine != served.engine.name:
-        raise BadInput(
-            f"the log is {log.engine}'s, not {served.engine.name}'s",
+            f"the log is {log.engine}'s, not {engine.name}'s",
             where="--log",
             way_out=f"use --engine {log.engine}",
         )
-    engine = served.engine
     if isinstance(engine, VLLM):
-        return tuple(_vllm(served, engine, log))
-    if isinstance(engine, SGLang):
-        return tuple(_sglang(served, log))
-    if isinstance(engine, LlamaCpp):
-        return tuple(_llama_cpp(served, engine, log))
-    return tuple(_tensorrt_llm(served, log))
-
-
-def _line(
-    served: Served,
-    line: LoggedLine,
-    unit: str,
-    logged: float,
-    predict: Prediction,
-    slack: float = 0.0,
-    notes: str = "",
-) -> ExplainedLine:
-    """Return one figure explained: equal, within the digits printed, or what else would give it.
-
-    `slack` is how far the prediction moves with the last printed digit of what it is made from.
-    """
-    predicted = predict(served)
-    if predicted is None:
-        return ExplainedLine(
-            line=line.text, unit=unit, predicted=None, logged=logged, difference_pct=None,
-            reason=notes or "not predicted: the log does not say from what (--available SIZE)",
-        )  # fmt: skip
-    difference = 100 * (predicted / logged - 1) if logged else None
-    if abs(predicted - logged) <= slack + 1e-9:
-        reason = "exact" if predicted == logged else "equal within the digits printed"
-    else:
-        reason = _other(served, logged, predict)
-        if not reason and difference is not None and abs(difference) <= 100 * CLOSE:
-            reason = f"within {100 * CLOSE:.0f} %"
-        reason = reason or "not explained: check --kv-dtype, --tp and the engine's flags"
-    return ExplainedLine(
-        line=line.text,
-        unit=unit,
-        predicted=predicted,
-        logged=logged,
-        difference_pct=difference,
-        reason=f"{reason}; {notes}" if notes else reason,
-    )
-
-
-def _other(served: Served, logged: float, predict: Prediction) -> str:
-    """Return which single other choice predicts what was logged, "" when none does."""
-    for words, other in _choices(served):
-        try:
-            predicted = predict(other)
-        except (KvroofError, ArithmeticError):
-            continue
-        if predicted is not None and logged and abs(predicted / logged - 1) <= CLOSE / 4:
-            return f"as with {words}"
-    return ""
-
-
-def _choices(served: Served) -> Iterator[tuple[str, Served]]:
-    """Yield what else might have been the case, each with what it changes."""
-    for name in ("bf16", "fp8", "q8_0", "q4_0"):
-        other = parse_kv_format(name, served.model)
-        if other.name != served.kv_format.name:
-            yield f"--kv-dtype {name}", replace(served, kv_format=other)
-    for tp in (1, 2, 4, 8):
-        if tp != served.tp:
-            yield f"--tp {tp}", replace(served, tp=tp)
-    engine = served.engine
-    if isinstance(engine, VLLM):
-        yield "asynchronous scheduling", replace(served, engine=replace(engine, batches_in_flight=2))
-        without = replace(engine, prefix_caching=not engine.prefix_caching)
-        yield "prefix caching the other way", replace(served, engine=without)
-        yield "one drafted token per step", replace(served, engine=replace(engine, spec_tokens=1))
+        lines = tuple(_vllm(served, engine, log))
     elif isinstance(engine, SGLang):
-        yield (
-            "an older build, which leaves index keys out",
-            replace(served, engine=replace(engine, counts_index=False)),
-        )
+        lines = tuple(_sglang(served, engine, log))
     elif isinstance(engine, LlamaCpp):
-        yield (
-            "windowed layers kept whole (--swa-full)",
-            replace(served, engine=replace(engine, swa_full=True)),
+        lines = tuple(_llama_cpp(served, engine, log))
+    else:
+        lines = tuple(_tensorrt_llm(served, log))
+    if not lines:
+        raise BadInput(
+            f"says of the memory ({log.lines[0].text[:60]}), and of nothing that follows from it",
+            where="--log",
+            way_out="--available SIZE instead of --log says what the rest will be",
         )
-        yield "latents beside a transposed copy", replace(served, engine=replace(engine, mla="transposed"))
-        yield "keys and values of every head", replace(served, engine=replace(engine, mla="expanded"))
+    return lines
 
 
 def _vllm(served: Served, engine: VLLM, log: EngineLog) -> Iterator[ExplainedLine]:
@@ -209,24 +93,33 @@ def _vllm(served: Served, engine: VLLM, log: EngineLog) -> Iterator[ExplainedLin
 
     for line in log.lines:
         if line.kind == "block size":
-            yield _line(served, line, "tokens", line.numbers[0], pool("block"))
+            yield explained(served, line, "tokens", line.numbers[0], pool("block"))
         elif line.kind == "state padding":
-            yield _line(served, line, "%", line.numbers[0], pool("padding"), HALF_DIGIT)
+            yield explained(served, line, "%", line.numbers[0], pool("padding"), HALF_DIGIT)
         elif line.kind == "padding layers":
-            yield _line(served, line, "layers", line.numbers[0], pool("layers"))
+            yield explained(served, line, "layers", line.numbers[0], pool("layers"))
         elif line.kind == "blocks":
-            yield _line(
+            yield explained(
                 served, line, "blocks", line.numbers[0], figure("num_blocks"), slack("num_blocks"), ranks
+            )
+        elif line.kind == "host blocks":
+            yield explained(
+                served, line, "blocks", line.numbers[0], _swapped, notes="of a --swap-space of 4 GiB"
             )
         elif line.kind == "tokens":
             yield _tokens(served, line, figure, slack, ranks)
+        elif line.kind == "stored tokens":
+            old = "kv_cache_tokens_old"
+            yield explained(served, line, "tokens", line.numbers[0], figure(old), slack(old), ranks)
         elif line.kind == "concurrency":
             error = slack("max_concurrency") + HALF_DIGIT
-            yield _line(served, line, "x", line.numbers[1], figure("max_concurrency"), error, ranks)
+            yield explained(served, line, "x", line.numbers[1], figure("max_concurrency"), error, ranks)
         elif line.kind == "needed":
-            yield _line(served, line, "GiB", line.numbers[1], _needed(int(line.numbers[0])), HALF_DIGIT)
+            yield explained(served, line, "GiB", line.numbers[1], _needed(int(line.numbers[0])), HALF_DIGIT)
         elif line.kind == "longest":
-            yield _line(served, line, "tokens", line.numbers[0], _longest(size), _longest_slack(served, size))
+            yield explained(
+                served, line, "tokens", line.numbers[0], _longest(size), _longest_slack(served, size)
+            )
 
 
 def _tokens(
@@ -244,12 +137,22 @@ def _tokens(
     found = [(name, figure(name)(served)) for name in names]
     known = [(name, value) for name, value in found if value is not None]
     if not known:
-        return _line(served, line, "tokens", line.numbers[0], lambda _: None)
+        return explained(served, line, "tokens", line.numbers[0], _nothing)
     logged = line.numbers[0]
     name = min(known, key=lambda pair: abs(pair[1] - logged))[0]
     both = len({value for _, value in known}) > 1
     said = "; ".join(part for part in (names[name] if both else "", ranks) if part)
-    return _line(served, line, "tokens", logged, figure(name), slack(name), said)
+    return explained(served, line, "tokens", logged, figure(name), slack(name), said)
+
+
+def _nothing(asked: Served) -> None:
+    """Return None: nothing follows."""
+
+
+def _swapped(asked: Served) -> float:
+    """Return the blocks in host memory of releases that swap, at their default."""
+    assert isinstance(asked.engine, VLLM)
+    return float(asked.engine.pool(asked.model, *asked.stored, asked.tp).num_blocks(SWAP_BYTES))
 
 
 def _needed(tokens: int) -> Prediction:
@@ -281,7 +184,7 @@ def _longest_slack(served: Served, size: float | None) -> float:
     return 0.0 if low is None or high is None else high - low
 
 
-def _sglang(served: Served, log: EngineLog) -> Iterator[ExplainedLine]:
+def _sglang(served: Served, engine: SGLang, log: EngineLog) -> Iterator[ExplainedLine]:
     def rate(part: str, tokens: float) -> Prediction:
         def predict(asked: Served) -> float | None:
             assert isinstance(asked.engine, SGLang)
@@ -297,13 +200,49 @@ def _sglang(served: Served, log: EngineLog) -> Iterator[ExplainedLine]:
         figures = asked.engine.figures(asked.model, asked.available_bytes, *asked.stored, asked.tp)
         return float(figures.kv_cache_tokens or 0)
 
-    for line in log.of("K and V", "KV"):
+    def state(part: int, slots: int) -> Prediction:
+        """Predict a state's part in all slots, of which one more than is said is for padding."""
+
+        def predict(asked: Served) -> float | None:
+            assert isinstance(asked.engine, SGLang)
+            parts = asked.engine.state_parts(asked.model, asked.stored[1], asked.tp)
+            return (slots + 1) * parts[part] / GIB
+
+        return predict
+
+    for line in log.of("states"):
+        for part, logged in enumerate(line.numbers[1:]):
+            predict = state(part, int(line.numbers[0]))
+            yield explained(served, line, PRINTED_GB, logged, predict, HALF_DIGIT)
+    if not log.of("states"):
+        for line in log.of("states of no count"):
+            for logged in line.numbers:
+                yield explained(
+                    served, line, PRINTED_GB, logged, _nothing, notes="the log does not say how many"
+                )
+
+    def both(full: float, windowed: float) -> Prediction:
+        def predict(asked: Served) -> float | None:
+            assert isinstance(asked.engine, SGLang)
+            rates = asked.engine.rates(asked.model, *asked.stored, asked.tp)
+            return (full * rates.full + windowed * rates.windowed) / GIB
+
+        return predict
+
+    two = log.of("two pools")
+    pools = () if two else log.of("K and V", "KV")
+    for line in two:
+        logged, windowed, full = line.numbers
+        yield explained(served, line, PRINTED_GB, logged, both(full, windowed), HALF_DIGIT)
+    for line in () if two or pools else log.of("all tokens"):
+        yield explained(served, line, "tokens", line.numbers[0], tokens)
+    for line in pools:
         count = line.numbers[0]
         if served.available_bytes is not None:
-            yield _line(served, line, "tokens", count, tokens)
+            yield explained(served, line, "tokens", count, tokens)
         parts = ("k", "v") if line.kind == "K and V" else ("all",)
-        for part, logged in zip(parts, line.numbers[1:], strict=True):
-            yield _line(served, line, "GiB (printed GB)", logged, rate(part, count), HALF_DIGIT)
+        for name, logged in zip(parts, line.numbers[1:], strict=True):
+            yield explained(served, line, PRINTED_GB, logged, rate(name, count), HALF_DIGIT)
 
 
 def _llama_cpp(served: Served, engine: LlamaCpp, log: EngineLog) -> Iterator[ExplainedLine]:
@@ -329,20 +268,31 @@ def _llama_cpp(served: Served, engine: LlamaCpp, log: EngineLog) -> Iterator[Exp
             return None
         return sum(size for size, *_ in buffers(asked, context)) / 2**20
 
-    for line in log.of("self size", "cells", "recurrent"):
+    said = log.of("self size", "cells", "recurrent")
+    if (parts := log.of("buffer")) and not log.of("self size", "cells"):
+        sizes = sum(line.numbers[0] for line in parts)
+        whole_of = replace(parts[0], kind="self size", numbers=(sizes,), text=_together(parts))
+        said = (whole_of, *said)
+    for line in said:
         if line.types and line.kind in ("self size", "cells"):
             named = parse_kv_format("/".join(line.types), served.model, "--log")
             served = replace(served, kv_format=named)
         logged = line.numbers[0] / 2**20
         if line.kind == "self size":
             note = "" if context is not None else "the log does not say n_ctx: add --tokens"
-            yield _line(served, line, "MiB", logged, whole, HALF_DIGIT, note)
+            digits = HALF_DIGIT * max(len(parts), 1)
+            yield explained(served, line, "MiB", logged, whole, digits, note)
         elif line.kind == "cells":
             streams = int(line.numbers[4]) if len(line.numbers) > 4 else 1
             predict = of_layers(int(line.numbers[2]), int(line.numbers[1]) * streams)
-            yield _line(served, line, "MiB", logged, predict, HALF_DIGIT)
+            yield explained(served, line, "MiB", logged, predict, HALF_DIGIT)
         else:
-            yield _line(served, line, "MiB", logged, _states(int(line.numbers[1])), HALF_DIGIT)
+            yield explained(served, line, "MiB", logged, _states(int(line.numbers[1])), HALF_DIGIT)
+
+
+def _together(parts: tuple[LoggedLine, ...]) -> str:
+    """Return what is said of a cache that lies in several devices' buffers."""
+    return parts[0].text if len(parts) == 1 else f"{parts[0].text} and {len(parts) - 1} more"
 
 
 def _states(slots: int) -> Prediction:
@@ -369,6 +319,6 @@ def _tensorrt_llm(served: Served, log: EngineLog) -> Iterator[ExplainedLine]:
     size = known[0].numbers[0] if known else served.available_bytes
     for line in log.of("paged bytes", "paged tokens"):
         count = line.numbers[-1]
-        yield _line(
+        yield explained(
             served, line, "tokens", count, tokens(size, served.engine.block_size), served.engine.block_size
         )

@@ -184,7 +184,7 @@ class LlamaCpp:
             "--n-gpu-layers 999",
             "--flash-attn on" if v not in ("f16", "f32") else "--flash-attn auto",
             *(["--swa-full"] if self.swa_full else []),
-            *(["--lora FILE,... (one file for each adapter)"] if question.adapters else []),
+            *([f"--lora {','.join(['FILE'] * question.adapters)}"] if question.adapters else []),
         )
 
     def sentences(self, model: Architecture) -> tuple[str, ...]:

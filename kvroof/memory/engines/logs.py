@@ -9,13 +9,18 @@ import re
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
+from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
 from kvroof.ground.units import GIB, MIB
 
 LogKind: TypeAlias = Literal[
     "available",
     "blocks",
+    "host blocks",
     "tokens",
+    "stored tokens",
+    "all tokens",
+    "two pools",
     "concurrency",
     "block size",
     "state padding",
@@ -25,7 +30,9 @@ LogKind: TypeAlias = Literal[
     "K and V",
     "KV",
     "states",
+    "states of no count",
     "self size",
+    "buffer",
     "cells",
     "recurrent",
     "paged tokens",
@@ -36,11 +43,13 @@ MAX_LINE = 4000
 """Characters of a line that are looked at; the configuration vLLM prints is about half as long."""
 MAX_LINES_KEPT = 10_000
 MAX_NUMBER = 10**15
+_EXAMPLES = 'lines such as "Available KV cache memory: 5.38 GiB" or "KV self size = ..."'
 _NUMBER = re.compile(r"[0-9][0-9,]*(\.[0-9]+)?")
 
 _N = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,16})"
 _F = r"([0-9]{1,12}(?:[.,][0-9]{1,6})?)"
 _DTYPE = r"(?:dtype: [A-Za-z0-9_.]{1,40}, )?"
+_STATES = rf"conv_state size: {_F} ?GB, ssm_state size: {_F} ?GB"
 _TYPE = r"\(([A-Za-z][A-Za-z0-9_]{0,15})\)"
 _PATTERNS: tuple[tuple[LogKind, str, str], ...] = (
     ("available", "vllm", rf"Available KV cache memory: {_F} GiB"),
@@ -49,13 +58,18 @@ _PATTERNS: tuple[tuple[LogKind, str, str], ...] = (
     ("needed", "vllm", rf"max seq len \({_N}\),? \({_F} GiB KV cache is needed"),
     ("available", "vllm", rf"larger than the available KV cache memory \({_F} GiB\)"),
     ("longest", "vllm", rf"estimated maximum model length is {_N}"),
-    ("blocks", "vllm", rf"GPU blocks: {_N}"),
+    ("blocks", "vllm", rf"(?:GPU|cuda) blocks: {_N}"),
+    ("host blocks", "vllm", rf"CPU blocks: {_N}"),
+    ("stored tokens", "vllm", rf"tokens that can be stored in KV cache \({_N}\)"),
     ("tokens", "vllm", rf"GPU KV cache size: {_N} tokens"),
     ("concurrency", "vllm", rf"Maximum concurrency for {_N} tokens per request: {_F}x"),
     ("block size", "vllm", rf"Setting attention block size to {_N} tokens"),
     ("state padding", "vllm", rf"Padding mamba page size by {_F}%"),
     ("padding layers", "vllm", rf"Add {_N} padding layers"),
-    ("states", "sglang", rf"Mamba Cache is allocated\. max_mamba_cache_size: {_N}"),
+    ("states", "sglang", rf"Mamba Cache is allocated\. max_mamba_cache_size: {_N}, {_STATES}"),
+    ("states of no count", "sglang", rf"Mamba Cache is allocated\. {_STATES}"),
+    ("two pools", "sglang", rf"SWAKVPool mem usage: {_F} GB, swa size: {_N}, full size: {_N}"),
+    ("all tokens", "sglang", rf"max_total_num_tokens={_N}"),
     (
         "K and V",
         "sglang",
@@ -72,6 +86,7 @@ _PATTERNS: tuple[tuple[LogKind, str, str], ...] = (
         rf"KV self size {{1,4}}= {{0,9}}{_F} MiB, K {_TYPE}: {{0,9}}{_F} MiB, V {_TYPE}: {{0,9}}{_F} MiB",
     ),
     ("self size", "llama.cpp", rf"KV self size {{1,4}}= {{0,9}}{_F} MiB, c\^KV {_TYPE}: {{0,9}}{_F} MiB"),
+    ("buffer", "llama.cpp", rf"[A-Za-z_0-9]{{1,20}} KV buffer size = {{0,9}}{_F} MiB"),
     (
         "cells",
         "llama.cpp",
@@ -90,6 +105,7 @@ _SETTINGS: tuple[tuple[str, str], ...] = (
     ("tp", r"tensor_parallel_size=(\d{1,4})"),
     ("tp", r"\btp_size=(\d{1,4})"),
     ("max_model_len", r"max_seq_len=(\d{1,9})"),
+    ("max_model_len", r"max seq len \((\d{1,9})\)"),
     ("max_num_batched_tokens", r"max_num_batched_tokens=(\d{1,9})"),
     ("kv_dtype", r"kv_cache_dtype='?([A-Za-z0-9_]{1,24})"),
     ("context", r"\bn_ctx {1,20}= {1,20}(\d{1,12})"),
@@ -97,11 +113,15 @@ _SETTINGS: tuple[tuple[str, str], ...] = (
     ("seqs", r"\bn_seq_max {1,20}= {1,20}(\d{1,9})"),
     ("ubatch", r"\bn_ubatch {1,20}= {1,20}(\d{1,9})"),
 )
+_SCALE: dict[LogKind, int] = {
+    **dict.fromkeys(("available", "paged bytes"), GIB),
+    **dict.fromkeys(("self size", "buffer", "cells", "recurrent"), MIB),
+}
 _COMPILED = tuple((kind, engine, re.compile(pattern)) for kind, engine, pattern in _PATTERNS)
 _SETTINGS_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _SETTINGS)
 _WORTH_READING = re.compile(
     "KV|kv_|blocks|[Mm]amba|attention block|padding|concurrency|max seq len|model length|n_|_size|_len"
-    "|_tokens|_recurrent"
+    "|_tokens|_recurrent|SWAKV"
 )
 """What any of the patterns needs: other lines of a long log are passed over quickly."""
 
@@ -123,6 +143,17 @@ class EngineLog:
     engine: str | None = static()
     lines: tuple[LoggedLine, ...]
     settings: dict[str, str] = static()
+
+    @property
+    def printed_by(self) -> str:
+        """The engine that prints such lines.
+
+        Raises:
+            BadInput: No line that is understood.
+        """
+        if self.engine is None:
+            raise BadInput("no line about a KV cache is understood", where="--log", way_out=_EXAMPLES)
+        return self.engine
 
     def of(self, *kinds: LogKind) -> tuple[LoggedLine, ...]:
         """Return the lines of these kinds, as they stand in the log."""
@@ -165,9 +196,8 @@ def _said(line: str) -> Iterator[tuple[LogKind, str, tuple[float, ...], tuple[st
         if any(number > MAX_NUMBER for number in numbers):
             continue
         types = tuple(group for group in found if not _NUMBER.fullmatch(group))
-        scale = {"available": GIB, "self size": MIB, "cells": MIB, "recurrent": MIB, "paged bytes": GIB}
-        if kind in scale:
-            numbers = (numbers[0] * scale[kind], *numbers[1:])
+        if kind in _SCALE:
+            numbers = (numbers[0] * _SCALE[kind], *numbers[1:])
         yield kind, engine, numbers, types, _printable(match[0])
 
 

@@ -25,7 +25,7 @@ from kvroof.memory.engines.engine import (
     fp8_as_kernels_store_it,
     is_cross,
 )
-from kvroof.memory.layers import caches, fixed_bytes, has_state
+from kvroof.memory.layers import caches, fixed_bytes, has_state, states
 from kvroof.spec.architecture import Architecture
 from kvroof.spec.precision import KVFormat, StateFormat
 
@@ -111,6 +111,12 @@ class SGLang:
         fixed = fixed_bytes(model, state, tp)
         return Rates(k=k, v=v, index=index, windowed=windowed, cross=cross, window=window, state=fixed)
 
+    def state_parts(self, model: Architecture, state: StateFormat, tp: int = 1) -> tuple[int, int]:
+        """Return the bytes of one slot on one of `tp` ranks: columns of convolutions, and recurrences."""
+        most = max((held.conv_kernel for _, held, _ in states(model)), default=0)
+        recurrent = fixed_bytes(model, replace(state, dropped_columns=most), tp)
+        return fixed_bytes(model, state, tp) - recurrent, recurrent
+
     def hold(
         self, model: Architecture, demand: Demand, kv: KVFormat, state: StateFormat, tp: int = 1
     ) -> Held:
@@ -151,11 +157,12 @@ class SGLang:
         requests = None if slots is None else slots // self.slots_per_request
         if rates.windowed:
             swa = int(tokens * self.swa_ratio) // page * page
-            size = swa * rates.windowed / GIB
-            lines.append(f"SWA KV Cache is allocated. #tokens: {swa}, KV size: {size:.2f} GB")
+            size = (tokens * rates.full + swa * rates.windowed) / GIB
+            lines = [f"SWAKVPool mem usage: {size:.2f} GB, swa size: {swa}, full size: {tokens}"]
         if slots is not None:
-            size = slots * rates.state / GIB
-            lines.append(f"Mamba Cache is allocated. max_mamba_cache_size: {slots}, size: {size:.2f} GB")
+            conv, ssm = ((slots + 1) * part / GIB for part in self.state_parts(model, state, tp))
+            sizes = f"conv_state size: {conv:.2f}GB, ssm_state size: {ssm:.2f}GB"
+            lines.append(f"Mamba Cache is allocated. max_mamba_cache_size: {slots}, {sizes}")
         return Figures(
             name=self.name,
             available_bytes=available_bytes,

@@ -108,7 +108,7 @@ class TensorRTLLM:
         lora = [f"max_loras: {question.adapters}", f"max_lora_rank: {question.adapter_rank}"]
         return (
             f"--max_seq_len {self.max_model_len or question.tokens}",
-            f"--max_batch_size {question.seqs}",
+            f"--max_batch_size {ceil_div(question.seqs, question.dp)}",
             f"--max_num_tokens {self.max_num_batched_tokens}",
             f"--kv_cache_free_gpu_memory_fraction {question.utilization:g}",
             f"--tp_size {question.tp * question.dp}",

@@ -229,10 +229,10 @@ class VLLM:
         return int(capacity * share)
 
     def flags(self, question: Question) -> tuple[str, ...]:
-        """Return `vllm serve` flags."""
+        """Return `vllm serve` flags; each group of data parallelism has its own sequences."""
         flags = [
             f"--max-model-len {self.max_model_len or question.tokens}",
-            f"--max-num-seqs {question.seqs}",
+            f"--max-num-seqs {ceil_div(question.seqs, question.dp)}",
             f"--gpu-memory-utilization {question.utilization:g}",
             f"--kv-cache-dtype {KV_CACHE_DTYPES.get(question.kv_dtype, question.kv_dtype)}",
             f"--block-size {self.block_size}",

@@ -75,6 +75,13 @@ def check_arrival_rate(rate_per_s: float, *, burst: bool = False) -> None:
         raise BadInput(f"{rate_per_s} is not a positive rate", where="--rate", way_out="requests per second")
 
 
+def arrival_rate(requests: Sequence[Request]) -> float | None:
+    """Return the mean rate of arrivals, one over the mean gap; None where all come at once."""
+    times = [r.arrival_s for r in requests]
+    span = max(times, default=0.0) - min(times, default=0.0)
+    return (len(times) - 1) / span if span else None
+
+
 def check_length(tokens: int, where: str) -> None:
     """Check that a prompt or an output can be so long.
 

@@ -20,7 +20,7 @@ from kvroof.serving.steady.prefill_first import continuous
 from kvroof.serving.steady.prefilling import Prefilling
 from kvroof.serving.steady.queueing import NoSteadyState
 
-Limit: TypeAlias = Literal["prefill", "decode", "link"]
+Part: TypeAlias = Literal["prefill", "decode", "link"]
 PREFILL = Policy(name="continuous", max_num_seqs=MAX_SEQS, max_num_batched_tokens=8192)
 """Several short prompts share a step of a prefill instance."""
 
@@ -76,10 +76,10 @@ class Split:
     transfer_s: float
     seen_s: float
     seqs: float
-    loads: dict[Limit, float]
+    loads: dict[Part, float]
 
     @property
-    def limit(self) -> Limit:
+    def limit(self) -> Part:
         """The part that is loaded most."""
         return max(self.loads, key=lambda part: self.loads[part])
 
@@ -102,7 +102,7 @@ def split(pools: TwoPools, asked: Traffic, rate_per_s: float) -> Split | NoStead
         return wait
     seen = seen_s(moving, first.own_s, pools.prefill.layers) if pools.link.layerwise else moving
     kept = pool.seen > 1e-9
-    loads: dict[Limit, float] = {"prefill": first.busy, "decode": pool.load, "link": shared * moving}
+    loads: dict[Part, float] = {"prefill": first.busy, "decode": pool.load, "link": shared * moving}
     return Split(
         requests_per_s=rate_per_s,
         tokens_per_s=rate_per_s * asked.osl.mean,

@@ -20,7 +20,7 @@ from kvroof.serving.steady.distribution import Distribution
 from kvroof.serving.steady.queueing import NoSteadyState
 from kvroof.serving.steady.tabled import TabledTimes
 from kvroof.serving.step_times import PlanTimes, ScaledTimes, StepTimes
-from kvroof.spec.parallel import shared_axes
+from kvroof.spec.parallel import ALONE, Layout, shared_axes
 from kvroof.spec.workload import decode, prefill
 
 PRECISION = 0.005
@@ -86,6 +86,7 @@ class Replica:
     max_seqs: int
     kv_bytes: Callable[[float], float] = static()
     layers: int = 1
+    layout: Layout = static(default=ALONE)
     error: float = BOUND_ERROR
     calibration: str | None = static(default=None)
     exact: StepTimes | None = static(default=None)
@@ -131,6 +132,7 @@ def replica(
         max_seqs=seqs,
         kv_bytes=lambda tokens: transferred_bytes(plan, tokens),
         layers=layers_sent(plan),
+        layout=layout,
         error=step_error(plan, asked),
         calibration=plan.efficiency.name,
     )

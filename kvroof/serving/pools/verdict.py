@@ -5,17 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import Literal, TypeAlias, get_args
 
 from kvroof.ground.record import record, static
 from kvroof.ground.units import format_decimal
+from kvroof.memory.commands import Role
+from kvroof.schedule.policies import Policy
 from kvroof.serving.assumptions import priced_with
 from kvroof.serving.pools.best_pools import BestSplit, OnePool, Question, best_one_pool
 from kvroof.serving.pools.break_even import Ask, Condition, What, break_even
-from kvroof.serving.pools.disaggregation import Limit, Split, split
+from kvroof.serving.pools.disaggregation import Split, split
+from kvroof.serving.pools.goodput import PRECISION, Replica
 from kvroof.serving.pools.pool_choice import Verdict, choose
 from kvroof.serving.steady.batching import SteadyState, one_pool
 from kvroof.serving.steady.queueing import NoSteadyState
+
+Limit: TypeAlias = Literal["prefill", "decode", "link", "memory", "ttft", "tpot"]
+"""What bounds the goodput of a way: a part that is full, or a limit that is no longer kept."""
+Serving: TypeAlias = Literal["aggregate", "disaggregate", "either", "neither"]
+JUST_BEYOND = (1 + 2 * PRECISION, 1.05, 1.2)
+"""Rates as multiples of a goodput at which it is asked what is no longer kept."""
+
+
+@record
+class Instances:
+    """Instances of one pool: how each is laid out, and what its scheduler admits; None bounds no step."""
+
+    role: Role = static()
+    hw: str = static()
+    instances: int
+    tp: int
+    ep: int
+    max_num_seqs: int
+    max_num_batched_tokens: int | None = None
 
 
 @record
@@ -23,7 +45,8 @@ class Side:
     """One way of serving. Goodput and tokens are over all its devices, idle ones included.
 
     `ttft_s` and `tpot_s` are at the percentile of the limits, at `rate_rps`: the rate asked for, or where
-    none was the own goodput. They are None where there is no steady state at that rate.
+    none was the own goodput. They are None where there is no steady state at that rate. `limit` is of the
+    goodput: of two pools the part that is loaded most, of one pool what fails just beyond.
     """
 
     layout: str = static()
@@ -43,6 +66,7 @@ class Side:
     prefill_instances: int = 0
     decode_instances: int = 0
     limit: Limit | None = static(default=None)
+    pools: tuple[Instances, ...] = ()
 
 
 @record
@@ -51,7 +75,8 @@ class Disaggregation:
 
     `margin` is split goodput over one pool's, less 1, and `margin_error` its standard deviation. `by_chip`
     are the best single pools of each chip, where there are several. `calibrations` are what each chip is
-    priced with, None for bounds.
+    priced with, None for bounds. `served_by` are the ways that keep the limits at the rate asked for, None
+    where none was.
     """
 
     aggregated: Side | None
@@ -63,6 +88,7 @@ class Disaggregation:
     verdict: Verdict = static()
     log_ratio: float
     log_error: float
+    served_by: Serving | None = static(default=None)
     break_even: tuple[Condition, ...]
     calibrations: dict[str, str | None] = static()
     assumptions: tuple[str, ...] = static()
@@ -95,11 +121,11 @@ def disaggregate(
     moved = at_rate if isinstance(at_rate, Split) else None
     chips = sorted({server.hardware for server in question.aggregated})
     by_chip = {chip: _best_of(question, chip) for chip in chips} if len(chips) > 1 else {}
+    alone = None if one is None else _one_side(question, one, rate_rps)
+    apart = None if two is None or at_rate is None else _two_sides(question, two, at_rate, rate_rps)
     return Disaggregation(
-        aggregated=None if one is None else _one_side(question, one, rate_rps),
-        disaggregated=None
-        if two is None or at_rate is None
-        else _two_sides(question, two, at_rate, rate_rps),
+        aggregated=alone,
+        disaggregated=apart,
         by_chip={chip: _one_side(question, best, rate_rps) for chip, best in by_chip.items() if best},
         kv_bytes_per_request=None if two is None else two.pools.sent_bytes(question.asked),
         kv_transfer_s=None if two is None else two.pools.transfer_s(question.asked),
@@ -107,10 +133,19 @@ def disaggregate(
         verdict=choice.verdict,
         log_ratio=choice.log_ratio,
         log_error=choice.log_error,
+        served_by=None if rate_rps is None else _served_by(alone, apart),
         break_even=() if ask is None else break_even(question, choice, ask, whats, rate_rps),
         calibrations=_calibrations(question),
         assumptions=assumptions_of(question, priced=prices is not None),
     )
+
+
+def _served_by(one: Side | None, two: Side | None) -> Serving:
+    """Return which ways keep the limits at the rate that their times are given at."""
+    alone, apart = (side is not None and side.keeps_limits for side in (one, two))
+    if alone and apart:
+        return "either"
+    return "aggregate" if alone else "disaggregate" if apart else "neither"
 
 
 def _calibrations(question: Question) -> dict[str, str | None]:
@@ -130,7 +165,7 @@ def _one_side(question: Question, best: OnePool, rate: float | None) -> Side:
     asked = question.asked.dealt(best.instances)
     found = one_pool(best.server.times, asked, asked_rate / best.instances, policy)
     budget = "" if policy.name == "continuous" else f" of {policy.max_num_batched_tokens} tokens"
-    return _side(
+    side = _side(
         question,
         f"{best.instances} x {best.server.name}, {policy.name}{budget}",
         question.pool_devices(best.server.hardware),
@@ -138,6 +173,37 @@ def _one_side(question: Question, best: OnePool, rate: float | None) -> Side:
         asked_rate,
         found,
     )
+    step = None if policy.name == "continuous" else policy.max_num_batched_tokens
+    pool = _instances("both", best.server, best.instances, policy.max_num_seqs, step)
+    return replace(side, limit=_one_limit(question, best, policy), pools=(pool,))
+
+
+def _instances(role: Role, server: Replica, count: int, seqs: int, step: int | None = None) -> Instances:
+    return Instances(
+        role=role,
+        hw=server.hardware,
+        instances=count,
+        tp=server.layout.tp,
+        ep=server.layout.ep,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=step,
+    )
+
+
+def _one_limit(question: Question, best: OnePool, policy: Policy) -> Limit | None:
+    """Return what one pool no longer does just beyond its goodput."""
+    asked = question.asked.dealt(best.instances)
+    for factor in JUST_BEYOND:
+        rate = factor * best.goodput_rps / best.instances
+        found = one_pool(best.server.times, asked, rate, policy)
+        if isinstance(found, NoSteadyState):
+            full = policy.max_num_seqs == best.server.max_seqs and found.what == "decode"
+            return "memory" if full else "prefill" if found.what == "prefill" else "decode"
+        if not question.limits.later_kept(found.tpot_s):
+            return "tpot"
+        if not question.limits.first_kept(found.ttft_s):
+            return "ttft"
+    return None
 
 
 def _two_sides(question: Question, best: BestSplit, found: Split | NoSteadyState, rate: float | None) -> Side:
@@ -151,11 +217,16 @@ def _two_sides(question: Question, best: BestSplit, found: Split | NoSteadyState
         rate or best.goodput_rps,
         found,
     )
+    most = split(pools, question.asked, best.goodput_rps)
     return replace(
         side,
         prefill_instances=pools.prefill_instances,
         decode_instances=pools.decode_instances,
-        limit=found.limit if isinstance(found, Split) else None,
+        limit=most.limit if isinstance(most, Split) else None,
+        pools=(
+            _instances("prefill", pools.prefill, pools.prefill_instances, pools.prefill.max_seqs),
+            _instances("decode", pools.decode, pools.decode_instances, pools.decode.max_seqs),
+        ),
     )
 
 

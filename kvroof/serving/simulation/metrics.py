@@ -5,7 +5,9 @@ TPOT: the mean gap between a request's tokens after the first, (finish - first t
 ITL: every single gap between two tokens of a request; its percentiles are over gaps, not over requests.
 Queue: from arrival to the start of the first step that runs any token of the request.
 E2E: from arrival to the last token.
-Goodput: requests per second that finish and keep both the TTFT and the TPOT asked for, over the makespan.
+Goodput: requests per second that finish and keep both the TTFT and the TPOT asked for. Where requests come by
+themselves and a TTFT is asked for, which no backlog keeps, that is their share of the rate at which requests
+arrive; else they are counted over the makespan, with the time in which the last ones drain.
 Makespan: from the first arrival to the last token.
 
 A percentile is the smallest value that at least this share of the values do not exceed. A request of one
@@ -15,9 +17,12 @@ token has no TPOT: it is in no percentile of it, and breaks no promise about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from kvroof.ground.record import record
+from kvroof.ground.record import record, static
+
+Over: TypeAlias = Literal["arrivals", "makespan"]
+"""The time over which goodput is counted."""
 
 
 @record
@@ -76,7 +81,10 @@ class Served:
 
 @record
 class Summary:
-    """A run in figures. `itl_s` is None where no request has a second token, `tpot_s` likewise."""
+    """A run in figures. `itl_s` is None where no request has a second token, `tpot_s` likewise.
+
+    `kept` requests keep what was asked of TTFT and TPOT, all that finish where nothing was.
+    """
 
     requests: int
     completed: int
@@ -85,7 +93,9 @@ class Summary:
     itl_s: Percentiles | None
     queue_s: Percentiles | None
     e2e_s: Percentiles | None
+    kept: int
     goodput_rps: float
+    goodput_over: Over = static()
     tokens_per_s: float
     preemptions: int
     prefix_hit_rate: float
@@ -121,6 +131,7 @@ def summarise(
     gap_counts: Sequence[int],
     preemptions: int,
     prefix_hit_rate: float,
+    arrival_rps: float | None = None,
     ttft_s: float | None = None,
     tpot_s: float | None = None,
 ) -> Summary:
@@ -133,12 +144,17 @@ def summarise(
         gap_counts: How often each occurred.
         preemptions: How often a request lost its place.
         prefix_hit_rate: Share of prompt tokens found in the cache.
+        arrival_rps: The rate at which requests arrived by themselves, None where they waited for others.
         ttft_s: What goodput asks of the TTFT; None asks nothing.
         tpot_s: What it asks of the TPOT.
     """
     start = min((s.arrival_s for s in served), default=0.0)
     makespan = max((s.finish_s for s in served), default=0.0) - start
-    good = sum(s.keeps(ttft_s, tpot_s) for s in served)
+    kept = sum(s.keeps(ttft_s, tpot_s) for s in served)
+    over: Over = "makespan" if arrival_rps is None or ttft_s is None else "arrivals"
+    goodput = kept / makespan if makespan else 0.0
+    if arrival_rps is not None and over == "arrivals":
+        goodput = kept / requests * arrival_rps
     tokens = sum(s.output_tokens for s in served)
     return Summary(
         requests=requests,
@@ -148,7 +164,9 @@ def summarise(
         itl_s=percentiles(gaps_s, gap_counts),
         queue_s=percentiles([s.queue_s for s in served]),
         e2e_s=percentiles([s.e2e_s for s in served]),
-        goodput_rps=good / makespan if makespan else 0.0,
+        kept=kept,
+        goodput_rps=goodput,
+        goodput_over=over,
         tokens_per_s=tokens / makespan if makespan else 0.0,
         preemptions=preemptions,
         prefix_hit_rate=prefix_hit_rate,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kvroof.ground.errors import BadInput
 from kvroof.ground.record import record, static
-from kvroof.serving.demand.requests import Request, check_requests
+from kvroof.serving.demand.requests import Request, arrival_rate, check_requests
 from kvroof.serving.simulation.event_loop import EventLoop
 from kvroof.serving.simulation.instances import Link, Pool
 from kvroof.serving.simulation.metrics import Served, Summary, summarise
@@ -23,9 +23,11 @@ class Simulation:
     """A run: its requests, all gaps between tokens with how often each occurred, and its schedule.
 
     `rejected` are requests whose tokens never fit into the cache. `spans` is empty unless asked for.
+    `arrival_rps` is the rate at which requests arrived, None in a closed loop or where all come at once.
     """
 
     requests: int
+    arrival_rps: float | None = None
     served: tuple[Served, ...]
     rejected: tuple[int, ...] = static()
     gaps_s: array[float] = static()
@@ -45,6 +47,7 @@ class Simulation:
             gap_counts=self.gap_counts,
             preemptions=self.preemptions,
             prefix_hit_rate=self.hit_tokens / self.requested_tokens if self.requested_tokens else 0.0,
+            arrival_rps=self.arrival_rps,
             ttft_s=ttft_s,
             tpot_s=tpot_s,
         )
@@ -87,6 +90,7 @@ def simulate(
     trees = [s.tree for s in schedulers if s.tree is not None]
     return Simulation(
         requests=len(requests),
+        arrival_rps=None if concurrency is not None else arrival_rate(requests),
         served=loop.served(),
         rejected=tuple(sorted(loop.rejected)),
         gaps_s=loop.gaps,

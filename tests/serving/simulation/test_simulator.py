@@ -249,6 +249,19 @@ def test_goodput_counts_requests_that_keep_both_times():
     assert run.summary(ttft_s=0.5).goodput_rps == 0.0
 
 
+def test_goodput_of_an_open_loop_is_the_kept_share_of_the_rate_of_arrivals():
+    requests = [Request(arrival_s=float(i), input_tokens=1, output_tokens=20) for i in range(11)]
+    run = simulate(requests, one_pool(constant(0.5)))
+    easy, hard = run.summary(ttft_s=10.0), run.summary(ttft_s=1e-3)
+    assert (easy.kept, easy.goodput_over, easy.goodput_rps) == (11, "arrivals", run.arrival_rps)
+    assert run.arrival_rps == 1.0
+    assert (hard.kept, hard.goodput_rps) == (0, 0.0)
+    assert run.summary().goodput_rps == 11 / run.summary().makespan_s < 1.0, "no TTFT shows a backlog"
+    closed = simulate(requests, one_pool(constant(0.5)), concurrency=2)
+    assert closed.arrival_rps is None
+    assert closed.summary(ttft_s=10.0).goodput_over == "makespan"
+
+
 def test_percentiles_are_values_that_occurred():
     values = percentiles([float(v) for v in range(1, 201)])
     assert (values.mean, values.p50, values.p90, values.p99) == (100.5, 100.0, 180.0, 198.0)
