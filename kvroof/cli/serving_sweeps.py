@@ -115,10 +115,8 @@ def pool_question(
 
 def pool_choice(question: Question) -> Choice | None:
     """Return the answer to a question; None where nothing keeps its limits."""
-    try:
-        return choose(question)
-    except BadInput:
-        return None
+    found = choose(question)
+    return None if found.aggregated is None and found.disaggregated is None else found
 
 
 def simulated(

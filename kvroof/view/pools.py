@@ -43,6 +43,8 @@ def pools_view(
     """Yield the verdict, both ways side by side, what would flip it, and what is taken for granted."""
     if answer.served_by is None:
         yield Text(f"{WAYS[answer.verdict].upper()}  {_reason(answer)}", style="bold")
+    elif _hopeless(answer):
+        yield verdict(False, "no deployment keeps the limits at any rate; this is the nearest, almost idle")
     else:
         yield verdict(answer.served_by != "neither", _served(answer))
         yield Text(f"At most: {WAYS[answer.verdict]}; {_reason(answer)}", style="bold")
@@ -78,6 +80,11 @@ def pools_view(
     for what, lines in (commands or {}).items():
         yield from copied(f"To start {what}", lines)
     yield notes("Assumptions", answer.assumptions)
+
+
+def _hopeless(answer: Disaggregation) -> bool:
+    """Return whether neither way keeps the limits at any rate."""
+    return not any(side and side.goodput_rps for side in (answer.aggregated, answer.disaggregated))
 
 
 def _served(answer: Disaggregation) -> str:
@@ -117,7 +124,7 @@ def _reason(answer: Disaggregation) -> str:
 def _rate(sides: Mapping[str, Side]) -> str:
     """Return the rate at which times are given: the one that was asked for, or each way's own goodput."""
     asked = {side.rate_rps for side in sides.values() if side.rate_rps != side.goodput_rps}
-    return f"at {asked.pop():g} req/s" if asked else "at the goodput of each"
+    return f"at {asked.pop():.4g} req/s" if asked else "at the goodput of each"
 
 
 def _most(name: str, side: Side | None) -> tuple[str, ...]:

@@ -45,6 +45,15 @@ def test_a_rate_beyond_both_ways_is_answered_no_with_what_they_do(kvroof):
     assert not any(row[-1] == "-" for row in rows), "each names what bounds its goodput"
 
 
+def test_limits_that_nothing_keeps_are_answered_no_with_the_nearest(kvroof):
+    answer = kvroof(*PAIR[:-4], "--ttft", "1ms", "--tpot", "30ms")
+    assert (answer.code, answer.err) == (1, "")
+    assert answer.out.startswith("NO  no deployment keeps the limits at any rate")
+    found = kvroof(*PAIR[:-4], "--ttft", "1ms", "--tpot", "30ms", "--json").json
+    assert (found["served_by"], found["disaggregated"]) == ("neither", None)
+    assert found["aggregated"]["ttft_s"] > 0.001
+
+
 def test_a_rate_that_both_serve_comes_with_the_line_that_starts_each_pool(kvroof):
     answer = kvroof(*PAIR, "--rate", "10", "--engine", "vLLM", "--json")
     found = answer.json
@@ -132,7 +141,6 @@ def test_prices_of_both_chips_make_it_a_comparison_at_equal_cost(kvroof):
         *((("--price", f"h100-sxm={price}"), "is no price") for price in ("inf", "nan", "-1", "0", "1e300")),
         (("--prefix-hit", "1.5"), "--prefix-hit"),
         (("--isl", "long"), "--isl"),
-        (("--ttft", "1us", "--tpot", "1us"), "--ttft/--tpot"),
     ],
 )
 def test_a_question_that_cannot_be_is_one_line(kvroof, options, word):

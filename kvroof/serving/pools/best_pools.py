@@ -26,9 +26,12 @@ from kvroof.serving.pools.goodput import (
     start_rate,
 )
 from kvroof.serving.pools.transfer import KVLink, link_wait_s, seen_s
+from kvroof.serving.steady.batching import one_pool
 from kvroof.serving.steady.distribution import certain
 from kvroof.serving.steady.queueing import NoSteadyState
 
+ALMOST_IDLE = 0.02
+"""Share of a first guess of a rate at which nothing waits."""
 CHECKED = 4
 """Combinations of instances that are solved as a whole, best first."""
 
@@ -142,6 +145,26 @@ def best_one_pool(question: Question, likely: OnePool | None = None) -> OnePool 
         if rate > least:
             best = OnePool(server=server, instances=instances, policy=policy, goodput_rps=instances * rate)
     return best
+
+
+def nearest_one_pool(question: Question) -> tuple[OnePool, float]:
+    """Return the pool whose limits are exceeded least when it is almost idle, and that rate: no goodput."""
+    best: tuple[float, OnePool, float] | None = None
+    for server in question.aggregated:
+        instances = question.pool_devices(server.hardware) // server.devices
+        rate = ALMOST_IDLE * start_rate(server, question.asked)
+        for policy in question.policies if instances else ():
+            own = replace(policy, max_num_seqs=min(policy.max_num_seqs, server.max_seqs))
+            found = one_pool(server.times, question.asked.dealt(instances), rate, own)
+            if isinstance(found, NoSteadyState):
+                continue
+            excess = question.limits.excess(found.ttft_s, found.tpot_s)
+            if best is None or excess < best[0]:
+                pool = OnePool(server=server, instances=instances, policy=policy, goodput_rps=0.0)
+                best = excess, pool, rate * instances
+    if best is None:
+        raise BadInput("no instance fits the devices", where="--max-devices", way_out="allow more devices")
+    return best[1:]
 
 
 def solved_exactly(question: Question, found: OnePool) -> OnePool:

@@ -47,6 +47,13 @@ class Limits:
         """Return whether enough requests stay within each limit."""
         return self.first_kept(ttft) and self.later_kept(tpot)
 
+    def excess(self, ttft: Distribution, tpot: Distribution) -> float:
+        """Return how many times a limit the worse of the two is at the percentile; 0 without limits."""
+        limits = ((self.ttft_s, ttft), (self.tpot_s, tpot))
+        return max(
+            (d.quantile(self.percentile) / most for most, d in limits if most is not None), default=0.0
+        )
+
     def first_kept(self, ttft: Distribution) -> bool:
         """Return whether enough requests stay within the TTFT limit."""
         return self.ttft_s is None or ttft.below(self.ttft_s) >= self.percentile

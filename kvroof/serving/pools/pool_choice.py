@@ -32,7 +32,7 @@ FORM_ERROR = 0.1
 
 @record
 class Choice:
-    """The best of either way and the verdict. A way that keeps the limits at no rate is None.
+    """The best of either way, None where it keeps the limits at no rate, and the verdict: a tie if both are.
 
     `log_ratio` is of split over one pool and `log_error` its standard deviation. `compared` is the question
     as it was answered, with the devices that prices allow.
@@ -55,7 +55,7 @@ def choose(question: Question, prices: Mapping[str, float] | None = None) -> Cho
             pays for, instead of as many.
 
     Raises:
-        BadInput: Fewer than two devices, limits that no deployment keeps, or a chip without a price.
+        BadInput: Fewer than two devices, or a chip without a price.
     """
     if question.devices < 2:
         raise BadInput("two pools need at least 2 devices", where="--max-devices")
@@ -65,8 +65,6 @@ def choose(question: Question, prices: Mapping[str, float] | None = None) -> Cho
     one = best_one_pool(question)
     if one is not None:
         one = solved_exactly(question, one)
-    if one is None and two is None:
-        raise BadInput("no deployment keeps the limits", where="--ttft/--tpot", way_out="loosen them")
     ratio = log_ratio(one, two)
     error = 0.0 if one is None or two is None else _log_error(question, one, ratio)
     better: Verdict = "disaggregate" if ratio > 0 else "aggregate"

@@ -12,7 +12,7 @@ from kvroof.ground.units import format_decimal
 from kvroof.memory.commands import Role
 from kvroof.schedule.policies import Policy
 from kvroof.serving.assumptions import priced_with
-from kvroof.serving.pools.best_pools import BestSplit, OnePool, Question, best_one_pool
+from kvroof.serving.pools.best_pools import BestSplit, OnePool, Question, best_one_pool, nearest_one_pool
 from kvroof.serving.pools.break_even import Ask, Condition, What, break_even
 from kvroof.serving.pools.disaggregation import Split, split
 from kvroof.serving.pools.goodput import PRECISION, Replica
@@ -73,6 +73,7 @@ class Side:
 class Disaggregation:
     """The best of either way, and the verdict. A way that keeps the limits at no rate is None.
 
+    Where neither does, `aggregated` is the pool that comes nearest, almost idle, with a goodput of 0.
     `margin` is split goodput over one pool's, less 1, and `margin_error` its standard deviation. `by_chip`
     are the best single pools of each chip, where there are several. `calibrations` are what each chip is
     priced with, None for bounds. `served_by` are the ways that keep the limits at the rate asked for, None
@@ -112,7 +113,7 @@ def disaggregate(
         prices: Of a device of each chip, for a comparison at equal cost.
 
     Raises:
-        BadInput: No deployment keeps the limits, or a chip without a price.
+        BadInput: Fewer than two devices, or a chip without a price.
     """
     choice = choose(question, prices)
     question = choice.compared
@@ -122,6 +123,8 @@ def disaggregate(
     chips = sorted({server.hardware for server in question.aggregated})
     by_chip = {chip: _best_of(question, chip) for chip in chips} if len(chips) > 1 else {}
     alone = None if one is None else _one_side(question, one, rate_rps)
+    if one is None and two is None:
+        alone = _one_side(question, *nearest_one_pool(question))
     apart = None if two is None or at_rate is None else _two_sides(question, two, at_rate, rate_rps)
     return Disaggregation(
         aggregated=alone,
@@ -133,8 +136,10 @@ def disaggregate(
         verdict=choice.verdict,
         log_ratio=choice.log_ratio,
         log_error=choice.log_error,
-        served_by=None if rate_rps is None else _served_by(alone, apart),
-        break_even=() if ask is None else break_even(question, choice, ask, whats, rate_rps),
+        served_by=None if rate_rps is None and (one or two) else _served_by(alone, apart),
+        break_even=()
+        if ask is None or not (one or two)
+        else break_even(question, choice, ask, whats, rate_rps),
         calibrations=_calibrations(question),
         assumptions=assumptions_of(question, priced=prices is not None),
     )
@@ -191,7 +196,9 @@ def _instances(role: Role, server: Replica, count: int, seqs: int, step: int | N
 
 
 def _one_limit(question: Question, best: OnePool, policy: Policy) -> Limit | None:
-    """Return what one pool no longer does just beyond its goodput."""
+    """Return what one pool no longer does just beyond its goodput, None where it has none."""
+    if best.goodput_rps == 0:
+        return None
     asked = question.asked.dealt(best.instances)
     for factor in JUST_BEYOND:
         rate = factor * best.goodput_rps / best.instances

@@ -275,8 +275,14 @@ def test_equal_cost_gives_one_pool_the_devices_that_the_two_cost():
 
 
 def test_limits_that_nothing_keeps_are_an_answer_of_their_own():
-    with pytest.raises(BadInput, match="no deployment keeps"):
-        choose(question(ttft=0.001, tpot=0.04))
+    asked = question(ttft=0.001, tpot=0.04)
+    found = choose(asked)
+    assert (found.aggregated, found.disaggregated, found.verdict) == (None, None, "tie")
+    answer = disaggregate(asked)
+    assert answer.served_by == "neither"
+    assert (answer.aggregated.goodput_rps, answer.disaggregated) == (0, None)
+    assert answer.aggregated.ttft_s > 0.001  # a prompt of 1,000 tokens alone takes 48 ms
+    assert answer.aggregated.tpot_s < 0.04
 
 
 @pytest.mark.parametrize("wrong", [(0, 1, 0.9), (1, -1, 0.9), (1, 1, 0), (1, 1, 1), (math.nan, 1, 0.9)])
