@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from kvroof.ground.numeric import floor_div, maximum, minimum, triangle
 from kvroof.ground.record import record
@@ -38,15 +38,8 @@ class Reach(Protocol):
 class Full:
     """Every earlier token: `n (n + 1) / 2` pairs."""
 
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "full"
-
-    @property
-    def window(self) -> int | None:
-        """Unbounded."""
-        return None
+    kind: ClassVar[str] = "full"
+    window: ClassVar[int | None] = None
 
     def kept(self, tokens: int) -> int:
         """Return `tokens`."""
@@ -67,10 +60,7 @@ class Sliding:
 
     size: int
 
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "sliding"
+    kind: ClassVar[str] = "sliding"
 
     @property
     def window(self) -> int | None:
@@ -96,10 +86,7 @@ class Chunked:
 
     size: int
 
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "chunked"
+    kind: ClassVar[str] = "chunked"
 
     @property
     def window(self) -> int | None:
@@ -124,15 +111,8 @@ class Chunked:
 class Encoder:
     """The tokens of an encoder, all of them, fixed once the prompt is encoded (cross-attention)."""
 
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "cross"
-
-    @property
-    def window(self) -> int | None:
-        """Unbounded."""
-        return None
+    kind: ClassVar[str] = "cross"
+    window: ClassVar[int | None] = None
 
     def kept(self, tokens: int) -> int:
         """Return 0: decoder tokens add nothing; the encoder's are counted apart."""
@@ -153,15 +133,8 @@ class Strided:
 
     ratio: int
 
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "compressed"
-
-    @property
-    def window(self) -> int | None:
-        """Unbounded."""
-        return None
+    kind: ClassVar[str] = "compressed"
+    window: ClassVar[int | None] = None
 
     def kept(self, tokens: int) -> int:
         """Return the complete entries, `n // ratio`."""
@@ -185,10 +158,7 @@ class Selected:
     size: int
     ratio: int = 1
 
-    @property
-    def kind(self) -> str:
-        """Name of the reach."""
-        return "selected"
+    kind: ClassVar[str] = "selected"
 
     @property
     def window(self) -> int | None:
