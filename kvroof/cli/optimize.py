@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
 
@@ -23,6 +23,7 @@ from kvroof.spec.parallel import Layout
 
 if TYPE_CHECKING:
     from kvroof.search.choices import Axes
+    from kvroof.search.frontier import Frontier
     from kvroof.search.outcome import OperatingPoint
     from kvroof.search.relaxed_search import Search
     from kvroof.serving.demand.lengths import Lengths
@@ -79,6 +80,13 @@ _ranks = options.gathered(
 @click.option("--batch", type=click.IntRange(1), help="Sequences at once, where they are given.")
 @click.option("--max-batch", type=click.IntRange(1), help="Sequences at once at most.")
 @click.option("--chunk", type=CHUNK, default="auto", show_default=True, help="Prompt tokens of a step.")
+@click.option(
+    "--frontier",
+    "kind",
+    type=click.Choice(("interactivity", "ttft", "context"), case_sensitive=False),
+    help="Not one point but all that none beats: tokens/s per device against tokens/s per user or TTFT,"
+    " or sequences against context.",
+)
 @options.prices
 @click.option("--max-devices", type=click.IntRange(1, MOST_FLEET), help="Devices at most.  [default: 8]")
 @_ranks
@@ -116,6 +124,7 @@ def command(
     batch: int | None,
     max_batch: int | None,
     chunk: int | Chunking,
+    kind: Literal["interactivity", "ttft", "context"] | None,
     prices: tuple[tuple[str, float], ...],
     max_devices: int | None,
     ranks: dict[str, Any],
@@ -139,10 +148,12 @@ def command(
     kvroof optimize llama-3.1-70b h100-sxm b200-sxm --objective cost --price h100-sxm=2.5 --price b200-sxm=5
     kvroof optimize llama-3.1-70b h200-sxm --maximize context --batch 4 --ttft 30s
     kvroof optimize llama-3.1-8b h100-sxm --rate 40 --isl 1020/2734 --osl 200/500 --ttft 1s --tpot 50ms
+    kvroof optimize llama-3.1-8b h100-sxm b200-sxm --max-devices 1 --frontier interactivity
     """
     from kvroof.calibration.load import efficiencies
     from kvroof.catalog.models import load_model
     from kvroof.search.choices import Axes, Stores, plans
+    from kvroof.search.frontier import frontier
     from kvroof.search.optimize import answer
     from kvroof.search.question import Question
     from kvroof.search.relaxed_search import Search
@@ -167,6 +178,12 @@ def command(
         reserve_bytes=reserve,
         prices=prices_of(prices, names),
     )
+    if kind is not None and (rate is not None or verify or table is not None or engine is not None):
+        raise BadInput(
+            "a frontier is many points",
+            where="--frontier",
+            way_out="leave --rate, --verify, --table and --engine out",
+        )
     if rate is not None and (verify or table is not None):
         raise BadInput("a rate is served by trial", where="--rate", way_out="leave --verify and --table out")
     most = max_devices or MOST_DEVICES
@@ -180,6 +197,8 @@ def command(
         Stores(kv=kv_dtypes or ("auto",), weights=weights_dtypes or ("auto",), block_size=block_size),
         lambda machine: priced[machine.name],
     )
+    if kind is not None:
+        _show_frontier(frontier(choices, question, kind), as_json)
     if rate is None:
         search = Search(choices, question, remember=table is not None)
         found = answer(search, verify=verify)
@@ -198,6 +217,17 @@ def command(
 
         print_view(answer_view(found, question, rate, commands))
     sys.exit(0 if found.feasible else 1)
+
+
+def _show_frontier(found: Frontier, as_json: bool) -> None:
+    """Print the points that none beats."""
+    if as_json:
+        print_json(found)
+    else:
+        from kvroof.view.operating_point import frontier_view
+
+        print_view(frontier_view(found))
+    sys.exit(0 if found.points else 1)
 
 
 def _commands(

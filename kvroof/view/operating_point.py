@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import RenderableType
 
 from kvroof.ground.units import format_time
+from kvroof.search.frontier import Frontier
 from kvroof.search.outcome import Answer, OperatingPoint
 from kvroof.search.question import Question
 from kvroof.view.tables import Table, copied, notes, verdict
@@ -34,6 +35,29 @@ PRICES = {
     "ttft": "TTFT limit",
     "tpot": "TPOT limit",
 }
+
+
+def frontier_view(found: Frontier) -> Iterator[RenderableType]:
+    """Yield the points that none beats, by the rising first axis."""
+    rows = [
+        (
+            f"{place.x:,.3g}" if place.x < 1000 else f"{place.x:,.0f}",
+            f"{place.y:,.3g}" if place.y < 1000 else f"{place.y:,.0f}",
+            place.hw,
+            place.words,
+            "-" if place.point is None else str(place.point.batch),
+            "-" if place.point is None else format_time(place.point.ttft_s),
+        )
+        for place in found.points
+    ]
+    if not rows:
+        yield verdict(False, "no deployment keeps the limits")
+        return
+    yield Table(
+        f"{len(rows)} points that none beats, of {found.evaluations:,} evaluated",
+        (found.x_axis, found.y_axis, "machine", "layout", "in flight", "TTFT"),
+        rows,
+    )
 
 
 def answer_view(

@@ -210,3 +210,22 @@ def test_with_a_rate_a_replica_admits_more_than_the_mean_in_flight(optimize):
     best, (line,) = found["best"], found["commands"]
     assert best["max_num_seqs"] > best["batch"] / best["replicas"]
     assert f"--max-num-seqs {best['max_num_seqs']} " in line
+
+
+def test_a_frontier_is_all_that_none_beats(kvroof):
+    asked = ("optimize", "llama-3.1-8b", "h100-sxm", "--max-devices", "1", "--frontier", "interactivity")
+    found = kvroof(*asked, "--json").json
+    x, y = ([point[axis] for point in found["points"]] for axis in "xy")
+    assert x == sorted(x)
+    assert y == sorted(y, reverse=True)
+    shown = kvroof(*asked)
+    assert (shown.code, shown.err) == (0, "")
+    assert f"{len(x)} points that none beats" in shown.out
+    assert found["x_axis"] in " ".join(shown.out.split())
+
+
+@pytest.mark.parametrize("more", [("--rate", "4"), ("--verify",), ("--engine", "vllm")])
+def test_a_frontier_is_not_one_point(kvroof, more):
+    answer = kvroof("optimize", "llama-3.1-8b", "h100-sxm", "--frontier", "ttft", *more)
+    assert (answer.code, answer.out) == (2, "")
+    assert "--frontier" in answer.err
