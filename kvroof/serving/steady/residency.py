@@ -71,9 +71,9 @@ def residency(
     def held(time_s: float) -> float:
         return begun * (sum(kept[:-1]) * think_s * -math.expm1(-time_s / think_s) + kept[-1] * time_s)
 
-    most_s = capacity_tokens / (begun * kept[-1]) * (1 + PRECISION)
     time_s = 0.0
-    if held(most_s) > capacity_tokens:
+    if capacity_tokens >= 1:  # less than a token holds nothing
+        most_s = capacity_tokens / (begun * kept[-1]) * (1 + PRECISION)
         from scipy.optimize import brentq  # type: ignore[import-untyped, unused-ignore]
 
         time_s = float(brentq(lambda t: held(t) - capacity_tokens, 0.0, most_s, xtol=PRECISION * most_s))

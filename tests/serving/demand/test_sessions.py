@@ -100,7 +100,7 @@ def test_a_larger_cache_finds_no_less_and_a_higher_rate_no_more(tokens, factor, 
     assert residency(tokens, rate * factor, **talk).resident <= found.resident + 1e-9
 
 
-@pytest.mark.parametrize("tokens", [5e-324, 1e-300, 1e-9, 1e300])
+@pytest.mark.parametrize("tokens", [5e-324, 2.2e-313, 1e-300, 1e-9, 1.0, 1e300])
 def test_the_smallest_and_the_largest_cache_are_answered(tokens):
     assert 0 <= residency(tokens, 1.0, **TALK).resident <= 1
 
