@@ -33,7 +33,8 @@ def read_quantization(root: Config, text: Config, side: Config | None) -> Quanti
     """
     places = (part.child(key) for part in (root, text) for key in _PLACES)
     config = next((place for place in places if place is not None), None)
-    beside = (side.child("quantization") or side) if side is not None else None
+    said = side if side is not None else config
+    beside = None if said is None else said.child("quantization") or side
     if config is None and beside is None:
         return None
     found = _by_method(config or Config({}, root.where), text, beside)

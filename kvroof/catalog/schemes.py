@@ -38,8 +38,23 @@ def compressed_tensors(config: Config) -> Quantization:
         rules.append(Rule(format=_scheme(weights), included=included, excluded=excluded))
         refuse_unread(weights)
         refuse_unread(group)
+    _check_dense(config)
     name = config.text("format", "compressed-tensors")
     return Quantization(name=name, rules=tuple(rules), kv_dtype=_kv_scheme(config))
+
+
+def _check_dense(config: Config) -> None:
+    """Refuse weights that are stored without their zeros, and transforms that may store matrices.
+
+    A `sparsity_config` whose format is dense describes weights that are stored whole.
+    """
+    sparsity = config.child("sparsity_config")
+    if sparsity is not None and sparsity.text("format", "dense") != "dense":
+        sparsity.fail("format", "is a sparse storage, which is not understood")
+    transforms = config.child("transform_config")
+    groups = None if transforms is None else transforms.child("config_groups")
+    if transforms is not None and groups is not None and groups.data:
+        transforms.fail("config_groups", "may store matrices of their own, which are not understood")
 
 
 def _elements(scheme: Config, kind: str) -> str:
@@ -123,8 +138,8 @@ def modelopt(config: Config, beside: Config, rest: tuple[Rule, ...]) -> Quantiza
     elif algorithm:
         rules.append(Rule(format=_algorithm(config), included=Modules.linear(), excluded=excluded))
     if rules:
-        # They say once more what the algorithm says.
-        config.read_nothing(("config_groups", "group_size", "moe_quant_algo"))
+        # They say once more what the algorithm says; AWQ's own scales are one vector to a matrix.
+        config.read_nothing(("config_groups", "group_size", "moe_quant_algo", "pre_quant_scale"))
     kv_dtype = _kv_algorithm(config) or _kv_scheme(beside)
     name = algorithm.lower() or "modelopt"
     return Quantization(name=name, rules=(*rules, *rest), head=_head(rules), kv_dtype=kv_dtype)

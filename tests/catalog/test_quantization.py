@@ -222,7 +222,6 @@ def test_no_pattern_that_is_accepted_runs_away() -> None:
         (INT4, "adapter", {"name": "lora", "rank": 64}),
         (NF4, "modules_to_save", ["self_attn"]),
         ({"quant_method": "mxfp4"}, "group_size", 16),
-        ({"quant_method": "compressed-tensors", "config_groups": {}}, "sparsity_config", {"format": "dense"}),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "svdquant_rank", 32),
     ],
 )
@@ -348,3 +347,48 @@ def test_the_fp4_experts_of_deepseek_v4_take_the_published_size() -> None:
 def test_bitsandbytes_says_which_of_its_two_formats(said: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="load_in_8bit"):
         stored({"quant_method": "bitsandbytes"} | said)
+
+
+PUBLISHED_FORMS = {
+    "compressed-tensors with a dense sparsity_config": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}},
+        "sparsity_config": {"format": "dense", "sparsity_structure": "unstructured", "targets": []},
+        "transform_config": {},
+    },
+    "GPTQModel 4": {
+        "quant_method": "gptq",
+        "bits": 8,
+        "group_size": -1,
+        "pack_dtype": "int32",
+        "hyb_act": False,
+        "hessian": {"staging_dtype": "float32"},
+        "fallback": {"strategy": "rtn"},
+        "meta": {"quantizer": ["gptqmodel:4.0"]},
+    },
+    "ModelOpt inside the config": {
+        "quant_method": "modelopt",
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+    },
+}
+"""Keys that published checkpoints have beside those that decide: all store a byte per element, and scales."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_FORMS)
+def test_keys_of_published_checkpoints_are_read(name: str) -> None:
+    found = weight_bytes(stored(PUBLISHED_FORMS[name])) - 2 * REST
+    assert MATRICES < found < 1.02 * MATRICES
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sparsity_config", {"format": "sparse-24-bitmask"}),
+        ("transform_config", {"config_groups": {"R1": {"type": "hadamard"}}}),
+    ],
+)
+def test_weights_that_are_not_stored_whole_are_refused(key: str, value: dict[str, Any]) -> None:
+    config = PUBLISHED_FORMS["compressed-tensors with a dense sparsity_config"] | {key: value}
+    with pytest.raises(KvroofError, match="not understood"):
+        stored(config)
