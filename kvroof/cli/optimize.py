@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -18,7 +18,7 @@ from kvroof.cli.quantities import ARRIVALS, CHUNK, TIME, prices_of, written
 from kvroof.ground.errors import BadInput
 from kvroof.ground.numeric import ceil_div
 from kvroof.memory.allocators import EngineName
-from kvroof.search.question import Chunking, Goal, Objective
+from kvroof.search.question import Chunking, FrontierKind, Goal, Objective
 from kvroof.spec.parallel import Layout
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _ranks = options.gathered(
 @click.option(
     "--frontier",
     "kind",
-    type=click.Choice(("interactivity", "ttft", "context"), case_sensitive=False),
+    type=click.Choice(get_args(FrontierKind), case_sensitive=False),
     help="Not one point but all that none beats: tokens/s per device against tokens/s per user or TTFT,"
     " or sequences against context.",
 )
@@ -124,7 +124,7 @@ def command(
     batch: int | None,
     max_batch: int | None,
     chunk: int | Chunking,
-    kind: Literal["interactivity", "ttft", "context"] | None,
+    kind: FrontierKind | None,
     prices: tuple[tuple[str, float], ...],
     max_devices: int | None,
     ranks: dict[str, Any],
@@ -198,7 +198,9 @@ def command(
         lambda machine: priced[machine.name],
     )
     if kind is not None:
-        _show_frontier(frontier(choices, question, kind), as_json)
+        every = frontier(choices, question, kind)
+        _show_frontier(every, as_json)
+        sys.exit(0 if every.points else 1)
     if rate is None:
         search = Search(choices, question, remember=table is not None)
         found = answer(search, verify=verify)
@@ -227,7 +229,6 @@ def _show_frontier(found: Frontier, as_json: bool) -> None:
         from kvroof.view.operating_point import frontier_view
 
         print_view(frontier_view(found))
-    sys.exit(0 if found.points else 1)
 
 
 def _commands(

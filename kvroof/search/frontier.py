@@ -19,12 +19,11 @@ from kvroof.search.integers import Point, every_chunk
 from kvroof.search.optimizer import MARGIN, solve
 from kvroof.search.outcome import OperatingPoint, operating_point
 from kvroof.search.points import served
-from kvroof.search.question import Question, check_question
+from kvroof.search.question import FrontierKind, Question, check_question
 from kvroof.search.relax import LIMITS
 from kvroof.serving.pools.goodput import Limits
 from kvroof.spec.parallel import shared_axes
 
-Kind: TypeAlias = Literal["interactivity", "ttft", "context"]
 Way: TypeAlias = Literal["sweep", "gradient"]
 
 SIZES = 40
@@ -57,7 +56,7 @@ class FrontierPoint:
 class Frontier:
     """A frontier, its points by rising x. More of y is better, and of x more, or less for a TTFT."""
 
-    kind: Kind = static()
+    kind: FrontierKind = static()
     serving: str = static(default="aggregated")
     x_axis: str = static()
     y_axis: str = static()
@@ -66,7 +65,7 @@ class Frontier:
 
 
 def frontier(
-    plans: Iterable[Plan], question: Question, kind: Kind = "interactivity", by: Way = "sweep"
+    plans: Iterable[Plan], question: Question, kind: FrontierKind = "interactivity", by: Way = "sweep"
 ) -> Frontier:
     """Return the frontier of one pool: throughput against interactivity or TTFT, or capacity against context.
 
@@ -91,7 +90,7 @@ def frontier(
 
 
 def _frontier(
-    kind: Kind,
+    kind: FrontierKind,
     found: Sequence[FrontierPoint],
     evaluations: int,
     least_x: bool = False,
@@ -121,11 +120,11 @@ def _words(plan: Plan) -> str:
     return " ".join(f"{axis}{ranks}" for axis, ranks in shared_axes(plan.layout).items()) or "tp1"
 
 
-def _place(kind: Kind, ttft_s: float, tpot_s: float) -> float:
+def _place(kind: FrontierKind, ttft_s: float, tpot_s: float) -> float:
     return ttft_s if kind == "ttft" else 1 / tpot_s
 
 
-def _swept(plans: Iterable[Plan], question: Question, kind: Kind) -> tuple[list[FrontierPoint], int]:
+def _swept(plans: Iterable[Plan], question: Question, kind: FrontierKind) -> tuple[list[FrontierPoint], int]:
     """Return whole points of all candidates that keep the question's own limits."""
     import numpy as np
 
@@ -156,7 +155,7 @@ def _swept(plans: Iterable[Plan], question: Question, kind: Kind) -> tuple[list[
     return [replace(place, point=operating_point(*behind[place])) for place in best], evaluations
 
 
-def _best_rows(kind: Kind, every: Any, values: Any, kept: Any) -> list[int]:
+def _best_rows(kind: FrontierKind, every: Any, values: Any, kept: Any) -> list[int]:
     """Return the rows of one candidate that none of its others dominates."""
     x = every.ttft_s if kind == "ttft" else every.tpot_s
     rows: list[int] = []
@@ -195,7 +194,9 @@ def _chunks(candidate: Candidate) -> list[int]:
     )
 
 
-def _descended(plans: Iterable[Plan], question: Question, kind: Kind) -> tuple[list[FrontierPoint], int]:
+def _descended(
+    plans: Iterable[Plan], question: Question, kind: FrontierKind
+) -> tuple[list[FrontierPoint], int]:
     """Return relaxed optima under limits along the axis: every candidate under every limit at once."""
     import numpy as np
 

@@ -15,6 +15,7 @@ from kvroof.serving.pools.goodput import Limits
 
 Objective: TypeAlias = Literal["throughput", "latency", "cost", "energy"]
 Goal: TypeAlias = Literal["throughput", "context", "batch"]
+FrontierKind: TypeAlias = Literal["interactivity", "ttft", "context"]
 Chunking: TypeAlias = Literal["auto", "whole"]
 
 MOST_LENGTHS = 16
